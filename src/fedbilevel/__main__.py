@@ -11,8 +11,8 @@ from importlib import import_module
 from typing import NoReturn
 
 import fedbilevel
-from fedbilevel.commands.usage import UsageError, with_plain_errors
 from fedbilevel.terminal import printable, printable_streams
+from fedbilevel.usage import UsageError, with_plain_errors
 
 COMMANDS = {
     "run": "run an experiment file",
@@ -37,7 +37,6 @@ EXTRA = (
     "rich",
     "shtab",
     "tomli_w",
-    "tyro",
 )
 """Modules that only the command line needs."""
 

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any
 
 HARMLESS = "\n\t"
@@ -59,26 +59,9 @@ def printable_streams() -> Iterator[None]:
         ...     print("\x1b[2J")
         \x1b[2J
     """
-    with _streams(_Printable(sys.stdout), _Printable(sys.stderr)):
+    out, err = _Printable(sys.stdout), _Printable(sys.stderr)
+    with redirect_stdout(out), redirect_stderr(err):
         yield
-
-
-@contextmanager
-def original_streams() -> Iterator[None]:
-    """Print without `printable` inside, for help texts with colours."""
-    with _streams(unwrap(sys.stdout), unwrap(sys.stderr)):
-        yield
-
-
-@contextmanager
-def _streams(out: Any, err: Any) -> Iterator[None]:
-    streams: Any = sys
-    before = streams.stdout, streams.stderr
-    streams.stdout, streams.stderr = out, err
-    try:
-        yield
-    finally:
-        streams.stdout, streams.stderr = before
 
 
 def unwrap(stream: Any) -> Any:

@@ -1,8 +1,5 @@
 """Wrong arguments end with one line, with cause and cure, and code 2."""
 
-import io
-from contextlib import redirect_stdout
-
 import pytest
 
 from fedbilevel.__main__ import main
@@ -18,8 +15,6 @@ TABLE = {
     "run a.toml --rouns 3": "fedbilevel run: --rouns is not an option. Did you mean "
     "--rounds? See fedbilevel run a.toml --help.",
     "run a.toml --dryrun": "Did you mean --dry-run? See",
-    "run a.toml --data.noise 1": "fedbilevel run: --data.noise was renamed to "
-    "--data.label-noise. See fedbilevel run a.toml --help.",
     "run a.toml algorithm:SimFBO --algorithm.batchsize 3": "Did you mean "
     "--algorithm.batch-size? See",
     "tune a.toml --trails 3": "fedbilevel tune: --trails is not an option. Did you "
@@ -43,8 +38,8 @@ TABLE = {
     "run a.toml --rounds many": "fedbilevel run: --rounds is 'many'. Give a whole "
     "number. See fedbilevel run a.toml --help.",
     "run a.toml --data.label-noise x": "--data.label-noise is 'x'. Give a number. See",
-    "run a.toml --norm-limit x": "--norm-limit is 'x'. Give FLOAT, or None. See",
-    "run a.toml --data.name minst": "--data.name is 'minst'. Give one of 'digits', ",
+    "run a.toml --norm-limit x": "--norm-limit is 'x'. Give a number. See",
+    "run a.toml --data.name minst": "--data.name is 'minst'. Did you mean mnist? See",
     "run a.toml --algorithm.learning-rate fast": "--algorithm.learning-rate: give a "
     "number or a TOML table, not 'fast'. See",
     "run a.toml --server-optimiser [": "give a TOML table, not '['. See",
@@ -64,21 +59,15 @@ TABLE = {
 }
 
 
-# Tyro draws its boxes in UTF-8 only if the encoding of standard output is UTF-8.
-@pytest.mark.parametrize(
-    "encoding", ["utf-8", pytest.param("ascii", marks=pytest.mark.slow)]
-)
 @pytest.mark.parametrize("arguments", TABLE)
 def test_wrong_arguments_are_refused_in_one_line(
-    arguments, encoding, tmp_path, monkeypatch, capsys
+    arguments, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.toml").write_text(QUICK)
-    output = io.TextIOWrapper(io.BytesIO(), encoding)
-    with redirect_stdout(output):
-        assert main(arguments.split()) == 2
-    assert output.tell() == 0
-    err = capsys.readouterr().err
+    assert main(arguments.split()) == 2
+    out, err = capsys.readouterr()
+    assert not out
     assert err.count("\n") == 1
     assert TABLE[arguments] in err
     assert err.endswith(" --help.\n")

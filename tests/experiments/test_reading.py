@@ -1,6 +1,5 @@
 """Experiment files: strict reading, and errors with line, key and cure."""
 
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +9,6 @@ from fedbilevel import CubeRootDecay, FedBiO, FedNest, LocalBSGM, NeumannSeries
 from fedbilevel.experiments.files.overrides import with_overrides
 from fedbilevel.experiments.files.paths import located
 from fedbilevel.experiments.files.read import ExperimentError, read_experiment
-from fedbilevel.experiments.files.renamed_keys import RENAMED
 from fedbilevel.experiments.files.write import settings_of, write_experiment
 from fedbilevel.experiments.schema import CustomProblem, Experiment, Tracking
 from fedbilevel.problems import Regularisation
@@ -147,7 +145,7 @@ def test_settings_have_dotted_names_and_no_addresses():
 
 
 def test_another_algorithm_is_selected_on_the_command_line():
-    arguments = ["algorithm:fed-bi-o", "--algorithm.learning-rate", "0.2"]
+    arguments = ["algorithm:fedbio", "--algorithm.learning-rate", "0.2"]
     assert with_overrides(EXPERIMENT, arguments, "fedbilevel run").algorithm == FedBiO(
         0.2
     )
@@ -156,28 +154,3 @@ def test_another_algorithm_is_selected_on_the_command_line():
 def test_an_unknown_option_is_refused_with_the_nearest_one():
     with pytest.raises(ValueError, match=r"--round is not an option\. Did you mean"):
         with_overrides(EXPERIMENT, ["--round", "9"], "fedbilevel run")
-
-
-VALUES = {"directory": '"there"', "weight_by_size": "true", "local_code": "true"}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("old", "new"), RENAMED.items())
-def test_a_renamed_key_is_refused_with_its_new_name(old, new, tmp_path):
-    *table, key = old.split(".")
-    *_, new_key = new.split(".")
-    value = VALUES.get(new_key, "1")
-    algorithm = '[algorithm]\nname = "FedBiO"\nlearning_rate = 0.1\n'
-
-    def text(name: str) -> str:
-        line = f"{name} = {value}\n"
-        return algorithm + f"[{table[0]}]\n{line}" if table else line + algorithm
-
-    number = 5 if table else 1
-    message = f"line {number}: {old} was renamed to {new}; write the new key."
-    with pytest.raises(ExperimentError, match=f"{re.escape(message)}$"):
-        read(text(key), tmp_path)
-    read(text(new_key), tmp_path)
-    option = f"--{old.replace('_', '-')}"
-    with pytest.raises(ValueError, match=f"{option} was renamed to --{new[:6]}"):
-        with_overrides(EXPERIMENT, [option], "fedbilevel run")

@@ -24,9 +24,9 @@ from fedbilevel import (
     with_transforms,
 )
 from fedbilevel.experiments.baseline import baseline_spec
+from fedbilevel.experiments.files.other_names import OTHER_NAMES
 from fedbilevel.experiments.files.overrides import with_overrides
 from fedbilevel.experiments.files.read import ExperimentError, read_experiment
-from fedbilevel.experiments.files.renamed_keys import PYTHON_NAMES
 from fedbilevel.experiments.files.write import write_experiment
 from fedbilevel.experiments.run import prepare_run
 from fedbilevel.experiments.schema import (
@@ -81,7 +81,7 @@ def test_a_file_names_transforms(text, tmp_path):
     assert read_experiment(copy) == experiment
 
 
-@pytest.mark.parametrize(("name", "key"), PYTHON_NAMES.items())
+@pytest.mark.parametrize(("name", "key"), OTHER_NAMES.items())
 def test_names_of_python_are_answered_with_the_key(name, key, tmp_path):
     table, _, last = name.rpartition(".")
     with pytest.raises(ExperimentError, match=f"unknown key {name}; the key is {key}"):

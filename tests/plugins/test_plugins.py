@@ -159,7 +159,7 @@ def test_a_file_names_them_by_their_place(directory, monkeypatch):
     assert float(quarter.step(1.0, quarter.init(0.0), 0.0)[0]) == -0.25
     assert "drag = 7.0" in again.read_text()
     assert read_experiment(again) == changed
-    message = "Plain: drag is -1.0, expected a number, above 0."
+    message = "--algorithm.drag: give a number, above 0, not -1.0."
     with pytest.raises(ValueError, match=message):
         with_overrides(experiment, ["--algorithm.drag", "-1"], "fedbilevel run")
 

@@ -6,33 +6,23 @@ from typing import NamedTuple
 
 from fedbilevel.commands.consent import add_trust
 from fedbilevel.commands.formatting import JSON_HELP
-from fedbilevel.commands.usage import with_plain_errors
+from fedbilevel.experiments.files.options import add_option, options_of
 from fedbilevel.experiments.schema import Experiment
-from fedbilevel.experiments.schema.outputs import CheckpointSettings, Evaluation
+from fedbilevel.usage import with_plain_errors
 
-COMMON = {
-    "--rounds INT": f"number of rounds (default: {Experiment.rounds})",
-    "--seed INT": f"seed of random choices, without an ε (default: {Experiment.seed})",
-    "--participants INT": "devices that participate in a round (default: all)",
-    "--weight-by-size": "weight devices by their numbers of training examples "
-    "(default: equal weights)",
-    "--norm-limit FLOAT": "largest norm of an accepted upload (default: none)",
-    "--server-optimiser TABLE": "optimiser of x on the server, as a TOML table "
-    "(default: none)",
-    "--evaluation.every INT": "rounds between two evaluations "
-    f"(default: {Evaluation.every})",
-    "--checkpoints.every INT": "rounds between two checkpoints "
-    f"(default: {CheckpointSettings.every})",
-    "--directory DIRECTORY": "run directory (default: named after FILE)",
-}
-"""Help of options that every experiment file has, whatever types it names."""
+CHANGEABLE = ("rounds", "evaluation.every", "checkpoints.every")
+"""Keys whose options can differ when any run is resumed."""
 
-CHANGEABLE = {
-    "--rounds INT": "total number of rounds",
-    "--evaluation.every INT": "rounds between two evaluations",
-    "--checkpoints.every INT": "rounds between two checkpoints",
-}
-"""Help of options that can differ when any run is resumed."""
+COMMON = (
+    *CHANGEABLE,
+    "seed",
+    "participants",
+    "weight_by_size",
+    "norm_limit",
+    "server_optimiser",
+    "directory",
+)
+"""Keys with options that every experiment file has, whatever types it names."""
 
 
 class Arguments(NamedTuple):
@@ -136,10 +126,7 @@ def _print_help(parser: argparse.ArgumentParser, is_file: bool) -> None:
         if is_file
         else "They override the settings of the run, which are the defaults.",
     )
-    for option, text in (COMMON if is_file else CHANGEABLE).items():
-        name, _, metavar = option.partition(" ")
-        if metavar:
-            group.add_argument(name, metavar=metavar, help=text)
-        else:
-            group.add_argument(name, action="store_true", help=text)
+    for option in options_of(Experiment):
+        if ".".join(option.path) in (COMMON if is_file else CHANGEABLE):
+            add_option(group, option)
     parser.print_help()

@@ -16,11 +16,11 @@ from fedbilevel.commands.comparison import (
 from fedbilevel.commands.formatting import JSON_HELP
 from fedbilevel.commands.job import Job
 from fedbilevel.commands.missing_runs import jobs_of, missing_of
-from fedbilevel.commands.usage import with_plain_errors
 from fedbilevel.experiments.groups import Group, grouped, read_seed_run
 from fedbilevel.nearest import nearest
 from fedbilevel.pictures.curves import AXES, BAND, FAILED, Axis, curves
 from fedbilevel.tracking.titles import title_of
+from fedbilevel.usage import with_plain_errors
 
 INCOMPLETE = 1
 """Exit code of a comparison without the runs that raised errors."""

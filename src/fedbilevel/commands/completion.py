@@ -6,14 +6,15 @@ from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
 from shlex import quote
-from typing import Any, get_args
+from typing import Any
 
 import shtab
 
 from fedbilevel.commands.arguments import subject_parser
-from fedbilevel.commands.usage import with_plain_errors
-from fedbilevel.experiments.files.option_names import options_of
+from fedbilevel.experiments.files.options import add_option, options_of
+from fedbilevel.experiments.schema import Experiment
 from fedbilevel.experiments.schema.registry import TABLES, list_types
+from fedbilevel.usage import with_plain_errors
 
 SHELLS = ("bash", "zsh", "fish")
 SUBJECTS = {"run": "FILE", "resume": "RUN_DIRECTORY", "federate": "FILE"}
@@ -138,15 +139,15 @@ def _complete(action: argparse.Action, how: Any) -> None:
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
     """Add the fields of an experiment and of all types, and the types themselves."""
-    types = ((table, cls) for table in TABLES for cls in list_types(table).values())
-    for option, hint in options_of(types).items():
-        action = parser.add_argument(
-            option, action="store_true" if hint is bool else "store"
-        )
-        if option == "--directory":
-            _complete(action, DIRECTORY)
-        elif Path in (hint, *get_args(hint)):
-            _complete(action, FILE)
+    tables: list[tuple[Any, tuple[str, ...]]] = [(Experiment, ())]
+    tables += [
+        (cls, (table,)) for table in TABLES for cls in list_types(table).values()
+    ]
+    options = {o.flag: o for table, path in tables for o in options_of(table, path)}
+    for flag, option in options.items():
+        action = add_option(parser, option)
+        if action.metavar == "PATH":
+            _complete(action, DIRECTORY if flag == "--directory" else FILE)
     # A plug-in chooses its name.
     names = " ".join(
         quote(f"{table}:{name}") for table in TABLES for name in list_types(table)

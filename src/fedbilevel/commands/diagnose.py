@@ -11,7 +11,6 @@ from typing import Any
 from fedbilevel.commands.consent import add_trust, consent
 from fedbilevel.commands.diagnosis_progress import diagnosis_progress
 from fedbilevel.commands.formatting import JSON_HELP
-from fedbilevel.commands.usage import with_plain_errors
 from fedbilevel.experiments.build import build_task, weights_of
 from fedbilevel.experiments.consent import remember_problem
 from fedbilevel.experiments.files.read import check_problem_file, read_experiment
@@ -20,6 +19,7 @@ from fedbilevel.experiments.run_directory.solution import Solution, read_solutio
 from fedbilevel.metrics.diagnosis import Diagnosis, diagnose
 from fedbilevel.metrics.obstacles import ObstacleCause
 from fedbilevel.metrics.survey import Survey
+from fedbilevel.usage import with_plain_errors
 
 
 def main(arguments: Sequence[str]) -> int:

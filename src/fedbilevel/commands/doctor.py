@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 from fedbilevel.commands.formatting import JSON_HELP, format_table
-from fedbilevel.commands.usage import with_plain_errors
 from fedbilevel.datasets.adult import ADULT
 from fedbilevel.datasets.mnist import FASHION_MNIST, MNIST
 from fedbilevel.datasets.newsgroups import NEWSGROUPS
 from fedbilevel.datasets.sources import find_directory
+from fedbilevel.usage import with_plain_errors
 
 PACKAGES = {
     "fedbilevel": "all commands",

@@ -10,8 +10,8 @@ from pathlib import Path
 from shlex import quote
 from string import Template
 
-from fedbilevel.commands.usage import with_plain_errors
 from fedbilevel.nearest import nearest
+from fedbilevel.usage import with_plain_errors
 
 FILES = {
     "problem.py.txt": "{}.py",

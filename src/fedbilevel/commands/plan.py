@@ -16,7 +16,6 @@ from fedbilevel.algorithms.wrapper import find_layer
 from fedbilevel.commands.consent import add_trust, consent
 from fedbilevel.commands.formatting import JSON_HELP, format_table
 from fedbilevel.commands.private_plan import print_private_plan
-from fedbilevel.commands.usage import with_plain_errors
 from fedbilevel.engines.predicted_costs import predict_costs
 from fedbilevel.experiments.build import build_task, weights_of
 from fedbilevel.experiments.files.read import read_experiment
@@ -29,6 +28,7 @@ from fedbilevel.metrics.curvature import largest_curvature
 from fedbilevel.plurals import count_noun
 from fedbilevel.theory.plans import Plan, plan_for_accuracy
 from fedbilevel.tracking.records import Record
+from fedbilevel.usage import with_plain_errors
 
 SYMBOLS = {
     "devices": "K",

@@ -13,7 +13,6 @@ import numpy as np
 from fedbilevel.atomic_write import atomic_replace
 from fedbilevel.commands.consent import add_trust, consent
 from fedbilevel.commands.formatting import JSON_HELP
-from fedbilevel.commands.usage import with_plain_errors
 from fedbilevel.experiments.baseline import read_baseline
 from fedbilevel.experiments.build import build_task
 from fedbilevel.experiments.run_directory.failures import divergence, read_failure
@@ -24,6 +23,7 @@ from fedbilevel.picture import svg_of
 from fedbilevel.pictures.history import history_picture
 from fedbilevel.pictures.report import report
 from fedbilevel.pictures.solution import solution_pictures
+from fedbilevel.usage import with_plain_errors
 
 REPORT = "report.html"
 

@@ -13,7 +13,6 @@ from fedbilevel.atomic_write import atomic_replace
 from fedbilevel.commands.formatting import JSON_HELP
 from fedbilevel.commands.interruption import interruption
 from fedbilevel.commands.tuning_progress import tuning_progress
-from fedbilevel.commands.usage import with_plain_errors
 from fedbilevel.experiments.consent import remember_problem
 from fedbilevel.experiments.files.overrides import with_overrides
 from fedbilevel.experiments.files.paths import located
@@ -38,6 +37,7 @@ from fedbilevel.plurals import count_noun
 from fedbilevel.tracking.titles import title_of
 from fedbilevel.tuning.halving import full_runs
 from fedbilevel.tuning.tuner import SEEDS, TRIALS, TuningResult, space_for, tuning
+from fedbilevel.usage import with_plain_errors
 
 STATIONARITY = ("hypergradient", "lower_error")
 """Metrics that need y*(x): slow, so they are measured only as the metric to tune."""

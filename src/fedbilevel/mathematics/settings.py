@@ -6,7 +6,9 @@ registration and `tune` read these types, so a setting of a new algorithm is dec
 one line.
 """
 
+import inspect
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from enum import Enum
@@ -222,6 +224,18 @@ def _parse(hint: Any) -> Declaration:
         return Declaration(hint, (), optional)
     kind, *marks = get_args(hint)
     return Declaration(kind, tuple(marks), optional)
+
+
+def attribute_help(cls: type, name: str) -> str:
+    """Return the text of an attribute in the docstring of a class.
+
+    Example:
+        >>> attribute_help(FreshWeight, "power")
+        'power of the learning rate.'
+    """
+    docstring = inspect.getdoc(cls) or ""
+    match = re.search(rf"^    {name}: (.+(?:\n {{8}}.+)*)", docstring, re.MULTILINE)
+    return " ".join(match[1].split()) if match else ""
 
 
 def unmarked(hint: Any) -> Any:

@@ -39,7 +39,7 @@ MISTAKES = (
         "run a.toml --algorithm.name FedBiO",
         "is not an option",
         "--algorithm.name",
-        "select the type by a subcommand, such as algorithm:sim-fbo.",
+        "select the type by a subcommand, such as algorithm:SimFBO.",
     ),
     typed(
         "an unknown type",

@@ -1,45 +1,36 @@
 """Options of the command line that override an experiment file."""
 
-import inspect
-import io
+import argparse
 import re
-import tomllib
 from collections.abc import Iterable, Sequence
-from contextlib import redirect_stderr
-from dataclasses import field, fields, is_dataclass, make_dataclass
-from functools import reduce
-from operator import or_
+from itertools import chain
 from typing import Any, get_type_hints
 
-import tyro
-from tyro import MISSING
-from tyro.constructors import (
-    ConstructorRegistry,
-    PrimitiveConstructorSpec,
-    PrimitiveTypeInfo,
-    StructConstructorSpec,
-    StructFieldSpec,
-    StructTypeInfo,
-)
+from cattrs.errors import BaseValidationError
 
 from fedbilevel.experiments.files.convert import converter
-from fedbilevel.experiments.files.option_errors import option_error
-from fedbilevel.experiments.files.option_names import options_of
-from fedbilevel.experiments.files.type_options import (
-    chosen_types,
-    order_arguments,
-    types_for,
+from fedbilevel.experiments.files.options import (
+    Option,
+    add_option,
+    flag_of,
+    options_of,
 )
-from fedbilevel.experiments.files.write import format_value
+from fedbilevel.experiments.files.read import mistakes_of
+from fedbilevel.experiments.files.write import plain
 from fedbilevel.experiments.schema import Experiment
+from fedbilevel.experiments.schema.registry import (
+    AUTO,
+    TABLES,
+    find_type,
+    list_types,
+    name_of,
+)
 from fedbilevel.mathematics.hypergradients import Hypergradient, NeumannSeries
-from fedbilevel.mathematics.optax_optimiser import OptaxOptimiser
-from fedbilevel.mathematics.schedules import LearningRate
-from fedbilevel.mathematics.settings import unmarked
-from fedbilevel.mathematics.tree import Scalar
-from fedbilevel.terminal import original_streams
+from fedbilevel.nearest import nearest
+from fedbilevel.usage import with_plain_errors
 
-_registry = ConstructorRegistry()
+_TYPE = re.compile(rf"({'|'.join(TABLES)}):(.+)")
+_NAME = re.compile(rf"--({'|'.join(TABLES)})\.name(=.*)?")
 
 
 def with_overrides(
@@ -51,8 +42,8 @@ def with_overrides(
 ) -> Experiment:
     """Return the experiment with the overrides of the command line.
 
-    Every field is an option, `--algorithm.learning-rate 0.1`; a subcommand selects
-    another type of problem, algorithm or engine, `algorithm:FedBiO`.
+    Every field is an option, `--algorithm.learning-rate 0.1`; a word such as
+    `algorithm:FedBiO` selects another type of problem, algorithm or engine.
 
     Args:
         experiment: the experiment of the file.
@@ -66,100 +57,111 @@ def with_overrides(
     Example:
         >>> from fedbilevel import FedBiO
         >>> experiment = Experiment(FedBiO(0.1))
-        >>> with_overrides(experiment, ["--rounds", "7"], "fedbilevel run").rounds
-        7
+        >>> arguments = ["--rounds", "7", "algorithm:SimFBO"]
+        >>> arguments += ["--algorithm.learning-rate", "0.2"]
+        >>> changed = with_overrides(experiment, arguments, "fedbilevel run")
+        >>> changed.rounds, changed.algorithm.learning_rate
+        (7, 0.2)
     """
-    # Options of the file's types need no subcommand before them; other types do.
-    ordered = order_arguments(arguments, experiment)
-    without_subcommands = (tyro.conf.AvoidSubcommands,)
-    errors = io.StringIO()
+    for argument in arguments:
+        if match := _NAME.fullmatch(argument):
+            raise ValueError(
+                f"{argument} is not an option; select the type by a subcommand, such "
+                f"as {match[1]}:{list(list_types(match[1]))[-1]}."
+            )
+    document, tables = plain(experiment), {t: getattr(experiment, t) for t in TABLES}
+    if document["algorithm"] == AUTO:
+        document["algorithm"] = {"name": AUTO}
+    for match in filter(None, map(_TYPE.fullmatch, arguments)):
+        table, cls = match[1], _find(*match.groups())
+        if type(tables[table]) is not cls:
+            tables[table], document[table] = cls, _empty(table, cls)
+    options = [
+        option for option in options_of(experiment) if option.table not in tables
+    ]
+    options += chain(*(options_of(table, (name,)) for name, table in tables.items()))
+    options.sort(key=lambda option: (option.table != "", option.table not in tables))
+    parser = _parser(program, options, command_options)
+    words = [text for text in arguments if not _TYPE.fullmatch(text)]
+    parsed, others = parser.parse_known_args(words)
+    if others and not others[0].startswith("-"):
+        parser.error(
+            f"{others[0]} is neither an option nor a type such as algorithm:FedBiO. "
+            "Remove it."
+        )
+    if others:
+        parser.error(f"unrecognized arguments: {others[0]}")
+    for name, value in vars(parsed).items():
+        _set(document, name.split("."), value)
     try:
-        with _registry, original_streams(), redirect_stderr(errors):
-            changed: Experiment = tyro.cli(
-                _with_types(types_for(arguments, experiment)),
-                default=experiment,
-                args=list(arguments) if ordered is None else ordered,
-                prog=program,
-                config=without_subcommands if ordered is None else (),
-            )
-    except SystemExit as end:
-        if not end.code:  # The end of --help.
-            raise
-        known = {*options_of(chosen_types(arguments, experiment)), *command_options}
-        message = option_error(errors.getvalue(), arguments, known, program)
-        raise ValueError(message) from None
-    return Experiment(
-        **{item.name: getattr(changed, item.name) for item in fields(changed)}
+        result: Experiment = converter().structure(document, Experiment)
+    except BaseValidationError as error:
+        mistakes = list(mistakes_of(error))
+        missing = [flag_of(mistake.path) for mistake in mistakes if mistake.missing]
+        if missing:
+            # An absent table lacks all of its options.
+            flags = [
+                option.flag
+                for option in options
+                if f"{option.flag}.".startswith(tuple(f"{flag}." for flag in missing))
+            ]
+            parser.error(f"Required options are missing. Give {', '.join(flags)}.")
+        path, message = mistakes[0].path, mistakes[0].message
+        parser.error(f"{flag_of(path)}{message.removeprefix('.'.join(path))}")
+    return result
+
+
+def _parser(
+    program: str, options: Iterable[Option], command_options: Iterable[str]
+) -> argparse.ArgumentParser:
+    parser = with_plain_errors(
+        argparse.ArgumentParser(
+            prog=program,
+            usage=f"{program} [OPTIONS]",
+            description="Options override the keys of the file. Another algorithm, "
+            "problem or engine is selected by algorithm:NAME, problem:NAME or "
+            "engine:NAME, anywhere among the options.",
+            allow_abbrev=False,
+        )
     )
+    for name in command_options:
+        if name not in parser._option_string_actions:
+            parser.add_argument(name, help=argparse.SUPPRESS)
+    groups: dict[str, Any] = {}
+    for option in options:
+        title = f"{option.table or 'run'} options"
+        if title not in groups:
+            groups[title] = parser.add_argument_group(title)
+        add_option(groups[title], option)
+    return parser
 
 
-def _with_types(types: dict[str, tuple[type, ...]]) -> type[Experiment]:
-    """Return a class like `Experiment` whose tables are declared with the given types.
-
-    Tyro derives options from the declared types of fields, and `Experiment` itself
-    cannot declare the types of plug-ins.
-    """
-    declared: list[tuple[str, Any, Any]] = []
-    for item in fields(Experiment):
-        if item.name in types:
-            default = field(default=item.default, default_factory=item.default_factory)
-            declared.append((item.name, reduce(or_, types[item.name]), default))
-    cls = make_dataclass("Experiment", declared, bases=(Experiment,), frozen=True)
-    cls.__doc__ = Experiment.__doc__
-    return cls
+def _set(document: dict[str, Any], path: Sequence[str], value: Any) -> None:
+    """Set a key of a document, or remove it if the value is None."""
+    *tables, key = path
+    for table in tables:
+        document = document.setdefault(table, {})
+    document.pop(key, None)
+    if value not in (None, [None]):
+        document[key] = value
 
 
-@_registry.primitive_rule
-def _rate(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
-    """Parse a rate as a number, and a schedule or an optimiser as a TOML table."""
-    hint = unmarked(info.type)
-    optimiser = hint == OptaxOptimiser | None
-    if not optimiser and hint not in (Scalar, unmarked(LearningRate), Scalar | None):
-        return None
+def _find(table: str, name: str) -> type:
+    def normalise(text: str) -> str:
+        return text.lower().replace("-", "").replace("_", "")
 
-    def parse(texts: list[str]) -> Any:
-        if optimiser and texts[0] == "None":
-            return None
-        try:
-            value = tomllib.loads(f"value = {texts[0]}")["value"]
-        except tomllib.TOMLDecodeError:
-            wanted = "a TOML table" if optimiser else "a number or a TOML table"
-            raise ValueError(f"give {wanted}, not {texts[0]!r}.") from None
-        return converter().structure(value, hint)
-
-    return PrimitiveConstructorSpec(
-        nargs=1,
-        metavar="TABLE" if optimiser else "NUMBER",
-        instance_from_str=parse,
-        is_instance=lambda value: True,
-        str_from_instance=lambda value: [format_value(value)],
-    )
+    known = {normalise(cls.__name__): cls for cls in list_types(table).values()}
+    if normalise(name) in known:
+        return known[normalise(name)]
+    if ":" in name:
+        return find_type(table, name)
+    cure = nearest(name, [cls.__name__ for cls in known.values()])
+    raise ValueError(f"{table}:{name} selects an unknown type; {cure}")
 
 
-@_registry.struct_rule
-def _estimator(info: StructTypeInfo) -> StructConstructorSpec | None:
-    """Use the fields of the file's estimator, or of the paper's `NeumannSeries`."""
-    if info.type is not Hypergradient:
-        return None
-    has_default = is_dataclass(info.default)
-    cls: Any = type(info.default) if has_default else NeumannSeries
+def _empty(table: str, cls: type) -> dict[str, Any]:
+    """Return a table of a type, with the paper's estimator of a hypergradient."""
     hints = get_type_hints(cls)
-    return StructConstructorSpec(
-        instantiate=cls,
-        fields=tuple(
-            StructFieldSpec(
-                item.name,
-                hints[item.name],
-                getattr(info.default, item.name) if has_default else MISSING,
-                helptext=_attribute_help(cls, item.name),
-            )
-            for item in fields(cls)
-        ),
-    )
-
-
-def _attribute_help(cls: type, name: str) -> str | None:
-    """Return the text of an attribute in the docstring of a class."""
-    docstring = inspect.getdoc(cls) or ""
-    match = re.search(rf"^    {name}: (.+(?:\n {{8}}.+)*)", docstring, re.MULTILINE)
-    return " ".join(match[1].split()) if match else None
+    estimator = {"name": NeumannSeries.__name__}
+    estimators = {key: estimator for key in hints if hints[key] is Hypergradient}
+    return {"name": name_of(table, cls), **estimators}

@@ -16,8 +16,8 @@ from cattrs.errors import (
 )
 
 from fedbilevel.experiments.files.convert import ListOfTablesError, converter
+from fedbilevel.experiments.files.other_names import OTHER_NAMES
 from fedbilevel.experiments.files.paths import located
-from fedbilevel.experiments.files.renamed_keys import PYTHON_NAMES, RENAMED
 from fedbilevel.experiments.files.toml_lines import line_of
 from fedbilevel.experiments.run_directory.layout import EXPERIMENT
 from fedbilevel.experiments.schema import Auto, CustomProblem, Experiment
@@ -79,7 +79,7 @@ def read_experiment(file: Path) -> Experiment:
     try:
         experiment: Experiment = converter().structure(document, Experiment)
     except BaseValidationError as error:
-        mistakes = _without_echoes(list(_mistakes(error)))
+        mistakes = _without_echoes(list(mistakes_of(error)))
         lines = [(line_of(text, mistake.path) or 0, mistake) for mistake in mistakes]
         raise ExperimentError(
             "\n".join(
@@ -139,74 +139,85 @@ def _read(file: Path) -> bytes:
     return content
 
 
-class _Mistake(NamedTuple):
-    path: tuple[str, ...]  # The key and its tables, outermost first.
+class Mistake(NamedTuple):
+    """A mistake in an experiment.
+
+    Attributes:
+        path: the key and the tables around it, outermost first.
+        message: key, cause and cure.
+        near_key: the known key that an unknown key resembles.
+        missing: whether the key is missing.
+    """
+
+    path: tuple[str, ...]
     message: str
-    near_key: str | None = None  # The known key that an unknown key resembles.
+    near_key: str | None = None
     missing: bool = False
 
 
-def _without_echoes(mistakes: list[_Mistake]) -> list[_Mistake]:
+def _without_echoes(mistakes: list[Mistake]) -> list[Mistake]:
     """Omit keys that are missing only because they are misspelt."""
     near = {(*item.path[:-1], item.near_key) for item in mistakes if item.near_key}
     return [item for item in mistakes if not (item.missing and item.path in near)]
 
 
-def _mistakes(error: BaseException, path: tuple[str, ...] = ()) -> Iterator[_Mistake]:
+def mistakes_of(error: BaseException, path: tuple[str, ...] = ()) -> Iterator[Mistake]:
+    """Yield the mistakes behind an error of the converter.
+
+    Args:
+        error: error of `converter().structure`.
+        path: key of the value that could not be converted.
+    """
     if isinstance(error, ClassValidationError | IterableValidationError):
         with_notes, others = error.group_exceptions()
         for inner, note in with_notes:
             # Elements of a list have no keys, so the list's key is reported.
             name = (note.name,) if isinstance(note, AttributeValidationNote) else ()
-            yield from _mistakes(inner, (*path, *name))
+            yield from mistakes_of(inner, (*path, *name))
         for inner in others:
-            yield from _mistakes(inner, path)
+            yield from mistakes_of(inner, path)
         return
     if isinstance(error, ForbiddenExtraKeysError):
         yield from _unknown_keys(error, path)
     elif isinstance(error, UnknownNameError):
         key = (*path, error.key) if error.key else path
         cure = nearest(error.name, error.known)
-        yield _Mistake(key, f"{_dotted(key)}: unknown name {error.name!r}; {cure}")
+        yield Mistake(key, f"{_dotted(key)}: unknown name {error.name!r}; {cure}")
     elif isinstance(error, SettingError):
         key = (*path, *error.field.split("."))
-        yield _Mistake(key, f"{_dotted(key)}: {error.cure}")
+        yield Mistake(key, f"{_dotted(key)}: {error.cure}")
     elif isinstance(error, ListOfTablesError):
         key_text = _dotted(path)
-        yield _Mistake(
+        yield Mistake(
             path,
             f"{key_text} is a list of tables, [[{key_text}]]; write a single table, "
             f"[{key_text}].",
         )
     elif isinstance(error, KeyError):
         message = f"{_dotted(path)} is missing; {_addition(path)}"
-        yield _Mistake(path, message, missing=True)
+        yield Mistake(path, message, missing=True)
     else:
-        yield _Mistake(path, f"{_dotted(path)}: {error}")
+        yield Mistake(path, f"{_dotted(path)}: {error}")
 
 
 def _unknown_keys(
     error: ForbiddenExtraKeysError, path: tuple[str, ...]
-) -> Iterator[_Mistake]:
+) -> Iterator[Mistake]:
     known = [item.name for item in fields(error.cl)]
     for extra in sorted(error.extra_fields):
         key = (*path, extra)
         text = f"unknown key {_dotted(key)}; "
-        if new := RENAMED.get(".".join(key)):
-            message = f"{_dotted(key)} was renamed to {new}; write the new key."
-            yield _Mistake(key, message, near_key=new.rpartition(".")[2])
-            continue
-        if right := PYTHON_NAMES.get(".".join(key)):
+        if right := OTHER_NAMES.get(".".join(key)):
             message = f"{text}the key is {right}."
-            yield _Mistake(key, message, near_key=right.rpartition(".")[2])
+            yield Mistake(key, message, near_key=right.rpartition(".")[2])
             continue
         # Keys of another algorithm remain if a user only replaces its name by "auto".
         if error.cl is Auto and extra in _algorithm_keys():
             message = f'{text}"{AUTO}" chooses this setting itself: delete the key.'
-            yield _Mistake(key, message)
+            yield Mistake(key, message)
         else:
             near = nearest_name(extra, known)
-            yield _Mistake(key, text + nearest(extra, known), near_key=near)
+            yield Mistake(key, text + nearest(extra, known), near_key=near)
 
 
 def _algorithm_keys() -> set[str]:

@@ -39,7 +39,7 @@ def text_of(experiment: Experiment) -> str:
         >>> text_of(Experiment(FedBiO(0.1), rounds=7)).splitlines()[0]
         'rounds = 7'
     """
-    return tomli_w.dumps(_plain(experiment))
+    return tomli_w.dumps(plain(experiment))
 
 
 def settings_of(experiment: Experiment) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def settings_of(experiment: Experiment) -> dict[str, Any]:
         >>> settings_of(Experiment(FedBiO(0.1)))["algorithm.learning_rate"]
         0.1
     """
-    flat = _flat(_plain(experiment))
+    flat = _flat(plain(experiment))
     return {key: value for key, value in flat if not key.startswith("tracking.")}
 
 
@@ -72,10 +72,16 @@ def format_value(value: Any) -> str:
         >>> format_value(CubeRootDecay(0.5))
         '{scale = 0.5, plateau = 2.0}'
     """
-    return value_text(_plain(value))
+    return value_text(plain(value))
 
 
-def _plain(value: Any, declared: Any = None) -> Any:
+def plain(value: Any, declared: Any = None) -> Any:
+    """Return a setting, a table or an experiment as values of TOML.
+
+    Example:
+        >>> plain((Path("a"), 3))
+        ['a', 3]
+    """
     if isinstance(value, OptaxSchedule):
         return {"schedule": value.name, **value.table}
     if isinstance(value, OptaxOptimiser):
@@ -91,7 +97,7 @@ def _plain(value: Any, declared: Any = None) -> Any:
         return ({"name": name} if has_name else {}) | _fields(value)
     if isinstance(value, Path):
         return str(value)
-    return list(value) if isinstance(value, tuple) else value
+    return list(map(plain, value)) if isinstance(value, tuple) else value
 
 
 def _tables(experiment: Experiment) -> dict[str, Any]:
@@ -106,9 +112,8 @@ def _tables(experiment: Experiment) -> dict[str, Any]:
 
 
 def _fields(value: Any) -> dict[str, Any]:
-    plain = {
-        item.name: _plain(getattr(value, item.name), item.type)
-        for item in fields(value)
+    values = {
+        item.name: plain(getattr(value, item.name), item.type) for item in fields(value)
     }
     # TOML has no null: a key without a value is omitted.
-    return {k: v for k, v in plain.items() if v is not None}
+    return {k: v for k, v in values.items() if v is not None}

@@ -23,7 +23,7 @@ def with_plain_errors(parser: argparse.ArgumentParser) -> argparse.ArgumentParse
         >>> with_plain_errors(parser).parse_args(["--seed=many"])
         Traceback (most recent call last):
         ...
-        fedbilevel.commands.usage.UsageError: --seeds is 'many'. Give a whole number.
+        fedbilevel.usage.UsageError: --seeds is 'many'. Give a whole number.
         See fedbilevel tune --help.
     """
 
@@ -53,7 +53,8 @@ def _explain(parser: argparse.ArgumentParser, message: str) -> str:
         return f"{match[1]} is {match[2]}. {cure}"
     if match := re.fullmatch(r"argument (.+?): expected .+", message):
         return f"{match[1]} has no value. {_cure(parser, match[1])}"
-    return f"{message.removeprefix('argument ').rstrip('.')}."
+    text = message.removeprefix("argument ")
+    return text if text.endswith((".", "?")) else f"{text}."
 
 
 def _cure(parser: argparse.ArgumentParser, name: str) -> str:
