@@ -5,43 +5,18 @@ import secrets
 import tomllib
 from dataclasses import asdict
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from fedbilevel.federation.site import SALT_BYTES
 from fedbilevel.federation.site_rules import RULES, SiteRules
 from fedbilevel.federation.transport import RefusedError
+from fedbilevel.mathematics.settings import attribute_help
 
 SALT = "site_salt"
 """File of a kit's directory `local` with the salt, which never leaves the site."""
 STARTUP = "startup"
 """Directory of a kit with its certificates."""
-MEANINGS = {
-    "smallest_batch": "minimum size of every batch that the algorithm draws, unless\n"
-    "# a rule below demands noise by example",
-    "fewest_examples": "minimum number of this site's examples for each loss",
-    "fewest_per_entry": "minimum number of examples that influence an entry of x;\n"
-    "# 1 allows a weight for each example, from which a server can read the examples",
-    "most_exchanges": "maximum number of exchanges ever answered, in all runs together",
-    "most_rollbacks": "maximum number of times that the server of a run may go back\n"
-    "# and send another task",
-    "most_second_sums": "maximum number of secure sums of a run that repeat another\n"
-    "# over other sites; with 0 this site requires the same of other sites",
-    "simulated_draws": "true only for a rehearsal: the server then knows every sample",
-    "secure_sums": "true refuses any exchange in which the server would see this\n"
-    "# site's upload rather than the sum of all uploads",
-    "smallest_roster": "minimum number of sites of an exchange with secure sums",
-    "smallest_example_noise": "minimum multiplier of noise by example\n"
-    "# (example_noise); 0 allows algorithms without noise",
-    "largest_batch": "maximum number of examples that the algorithm draws at once",
-    "most_local_steps": "maximum number of times that a computation is repeated in an\n"
-    "# exchange: local steps, times the lengths of the loops within a step",
-    "most_seconds": "seconds after which a computation of this site is killed, and\n"
-    "# the maximum timeout of an exchange",
-    "largest_epsilon": "maximum ε by example, at delta, of all answers ever given;\n"
-    "# inf is no limit, and less refuses algorithms without noise by example",
-    "delta": "δ of largest_epsilon: choose it below 1 / number of examples",
-}
-"""Description of each rule, for the comments of the rules file."""
 RIGHT_VALUES = {bool: "true or false", int: "an integer", float: "a number"}
 """Description of the values of a type, for messages."""
 
@@ -66,7 +41,9 @@ def write_site_files(local: Path, rules: SiteRules) -> None:
     if not file.exists():
         lines = ["# Rules of this site; docs/security.md explains them.\n"]
         for name, value in asdict(rules).items():
-            lines.append(f"# {name}: {MEANINGS[name]}\n{name} = {str(value).lower()}\n")
+            text = f"# {name}: {attribute_help(SiteRules, name)}"
+            comment = fill(text, 88, subsequent_indent="# ", break_on_hyphens=False)
+            lines.append(f"{comment}\n{name} = {str(value).lower()}\n")
         file.write_text("\n".join(lines))
     try:
         descriptor = os.open(local / SALT, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -3,28 +3,6 @@
 All engines give the same numbers. The names here are those that a custom engine needs.
 """
 
-from fedbilevel.engines.protocol import (
-    Block,
-    BlockEngine,
-    Engine,
-    Job,
-    Moment,
-    Participants,
-    PhaseReference,
-    PrivateEngine,
-    Report,
-    RunState,
-)
+import lazy_loader
 
-__all__ = [
-    "Block",
-    "BlockEngine",
-    "Engine",
-    "Job",
-    "Moment",
-    "Participants",
-    "PhaseReference",
-    "PrivateEngine",
-    "Report",
-    "RunState",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
