@@ -5,7 +5,7 @@ import json
 import pytest
 
 from fedbilevel.__main__ import main
-from fedbilevel.commands import diagnosis_progress
+from fedbilevel.commands import display
 from fedbilevel.commands.diagnosis_progress import line_of
 from fedbilevel.metrics import DiagnosisProgress, Stage
 
@@ -78,7 +78,7 @@ def test_json_is_all_that_is_printed_and_progress_goes_to_standard_error(
     assert answer["distance"] == pytest.approx(0.125)
     assert answer["verdict"] == "HETEROGENEOUS"
     assert answer["cause"] is None
-    monkeypatch.setattr(diagnosis_progress, "PLAIN_SECONDS", 0.0)
+    monkeypatch.setattr(display, "PLAIN_SECONDS", 0.0)
     assert main(["diagnose", "small.toml", "--tolerance", "0.2"]) == 0
     shown = capsys.readouterr()
     assert "homogeneous enough" in shown.out
@@ -98,9 +98,9 @@ def test_a_diagnosis_of_a_private_experiment_is_not_covered(directory, capsys):
 
 def test_a_bar_grows_with_the_logarithm_of_the_residual():
     line = line_of(
-        DiagnosisProgress(Stage.LOCAL, 7, residual=1e-4, goal=1e-8), bar=True
+        DiagnosisProgress(Stage.LOCAL, 7, residual=1e-4, goal=1e-8), with_bar=True
     )
     assert line.count("━") == line.count("╌") == 12
     assert "part 4 of 4, devices' local adjoints" in line
     result = DiagnosisProgress(Stage.LOWER, 7, residual=0.0, goal=1e-8)
-    assert line_of(result, bar=True).count("━") == 24
+    assert line_of(result, with_bar=True).count("━") == 24

@@ -15,7 +15,7 @@ import pytest
 from fedbilevel import CheckpointError, Checkpoints, Costs, FedBiO, run
 from fedbilevel.__main__ import main
 from fedbilevel.atomic_write import atomic_replace
-from fedbilevel.commands.live import live
+from fedbilevel.commands.display import live
 from fedbilevel.experiments.run import run_experiment
 from fedbilevel.experiments.run_directory.layout import SOLUTION
 from fedbilevel.experiments.schema import Experiment

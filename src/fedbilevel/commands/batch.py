@@ -109,13 +109,13 @@ def _run_sequentially(jobs: Sequence[Job], quiet: bool) -> Ending:
 def _run_in_parallel(jobs: Sequence[Job], processes: int, quiet: bool) -> Ending:
     with (
         interruption() as interrupted,
-        batch_progress(len(jobs), quiet) as progress,
+        batch_progress(len(jobs), quiet) as (progress, show),
         closing(WorkerPool(jobs, processes, progress)) as pool,
     ):
         pool.start_jobs()
         while pool.busy:
             pool.read_line()
-            progress.show()
+            show(False)
             if interrupted():
                 pool.interrupt()
             pool.start_jobs()

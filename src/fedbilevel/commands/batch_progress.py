@@ -1,12 +1,10 @@
 """Progress of a batch of runs: in a terminal a live line for each run."""
 
-import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from fedbilevel.commands.live import live
-from fedbilevel.commands.progress import PLAIN_SECONDS, RoundClock, format_metrics
+from fedbilevel.commands.display import STARTING, display
+from fedbilevel.commands.progress import RoundClock, format_metrics
 from fedbilevel.tracking.records import Record
 
 
@@ -23,10 +21,9 @@ class BatchProgress:
         '1 of 2 runs finished'
     """
 
-    def __init__(self, runs: int, printing: bool = False) -> None:
-        """Start a batch of `runs` runs; `show` prints only if `printing`."""
+    def __init__(self, runs: int) -> None:
+        """Start a batch of `runs` runs."""
         self._runs, self._finished = runs, 0
-        self._printing, self._printed_at = printing, time.monotonic()
         self._running: dict[str, tuple[RoundClock, Record | None]] = {}
 
     def add(self, name: str, rounds: int) -> None:
@@ -55,42 +52,32 @@ class BatchProgress:
         running = (f"; {name}: {text}" for name, text in self.rows)
         return f"{self._finished} of {self._runs} runs finished{''.join(running)}"
 
-    def show(self) -> None:
-        """Print the summary, at most every `PLAIN_SECONDS`."""
-        if self._printing and time.monotonic() - self._printed_at >= PLAIN_SECONDS:
-            self._printed_at = time.monotonic()
-            print(self.summary, file=sys.stderr, flush=True)
-
 
 @contextmanager
-def batch_progress(runs: int, quiet: bool) -> Iterator[BatchProgress]:
-    """Yield the state of a batch, and show it.
+def batch_progress(
+    runs: int, quiet: bool
+) -> Iterator[tuple[BatchProgress, Callable[[bool], None]]]:
+    """Yield the state of a batch, and a function to call when it may have changed.
 
     Args:
         runs: number of runs.
         quiet: whether to show nothing.
 
     Example:
-        >>> with batch_progress(2, quiet=True) as state:
+        >>> with batch_progress(2, quiet=True) as (state, show):
         ...     state.summary
         '0 of 2 runs finished'
     """
-    if quiet:
-        yield BatchProgress(runs)
-        return
-    if not sys.stderr.isatty():
-        yield BatchProgress(runs, printing=True)
-        return
     state = BatchProgress(runs)
 
     def rows() -> list[tuple[str, str]]:
         return [*state.rows, ("all", state.summary.split(";")[0])]
 
-    with live(rows):
-        yield state
+    with display(rows, lambda: state.summary, quiet) as show:
+        yield state, show
 
 
 def _text(clock: RoundClock, record: Record | None) -> str:
     if record is None:
-        return "loading data and compiling …"
+        return STARTING
     return f"{clock.text(record.rounds)}, {format_metrics(record.metrics)}"

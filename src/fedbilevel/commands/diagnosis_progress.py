@@ -1,18 +1,12 @@
-"""Progress of a diagnosis: a live line, or a line every 10 seconds."""
+"""Progress of a diagnosis: its part, and the residual of the solve."""
 
-import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import log
 
-from fedbilevel.commands.live import live
-from fedbilevel.commands.progress import PLAIN_SECONDS
+from fedbilevel.commands.display import STARTING, bar, display
 from fedbilevel.metrics.obstacles import DiagnosisProgress, Stage
 from fedbilevel.plurals import count_noun
-
-BAR = 24
-"""Width of a bar in characters."""
 
 
 @contextmanager
@@ -28,15 +22,27 @@ def diagnosis_progress(
         >>> with diagnosis_progress(quiet=True) as report:
         ...     report(DiagnosisProgress(Stage.LOWER, 1, residual=0.1, goal=1e-9))
     """
-    if quiet:
-        yield lambda progress: None
-    elif sys.stderr.isatty():
-        yield from _live()
-    else:
-        yield _plain()
+    latest: DiagnosisProgress | None = None
+
+    def line(with_bar: bool) -> str:
+        return STARTING if latest is None else line_of(latest, with_bar)
+
+    with display(
+        lambda: [("diagnosis", line(True))],
+        lambda: line(False),
+        quiet,
+        transient=True,
+    ) as show:
+
+        def report(progress: DiagnosisProgress) -> None:
+            nonlocal latest
+            before, latest = latest, progress
+            show(before is None or before.stage is not progress.stage)
+
+        yield report
 
 
-def line_of(progress: DiagnosisProgress, bar: bool = False) -> str:
+def line_of(progress: DiagnosisProgress, with_bar: bool = False) -> str:
     """Return the progress of a diagnosis in one line.
 
     Example:
@@ -45,10 +51,7 @@ def line_of(progress: DiagnosisProgress, bar: bool = False) -> str:
     """
     stages = list(Stage)
     number = stages.index(progress.stage) + 1
-    filled = ""
-    if bar:
-        length = round(BAR * _share(progress))
-        filled = f"{'━' * length}{'╌' * (BAR - length)}  "
+    filled = f"{bar(_share(progress))}  " if with_bar else ""
     return (
         f"part {number} of {len(stages)}, {progress.stage.value}: {filled}residual "
         f"{progress.residual:.2g}, goal {progress.goal:.2g} | "
@@ -61,34 +64,3 @@ def _share(progress: DiagnosisProgress) -> float:
     if progress.residual <= progress.goal:
         return 1.0
     return max(0.0, log(progress.residual) / log(progress.goal))
-
-
-def _live() -> Iterator[Callable[[DiagnosisProgress], None]]:
-    latest: DiagnosisProgress | None = None
-
-    def rows() -> list[tuple[str, str]]:
-        first = "loading data and compiling …"
-        line = first if latest is None else line_of(latest, bar=True)
-        return [("diagnosis", line)]
-
-    with live(rows, transient=True):
-
-        def report(progress: DiagnosisProgress) -> None:
-            nonlocal latest
-            latest = progress
-
-        yield report
-
-
-def _plain() -> Callable[[DiagnosisProgress], None]:
-    printed_at, stage = time.monotonic(), None
-
-    def report(progress: DiagnosisProgress) -> None:
-        nonlocal printed_at, stage
-        time_now = time.monotonic()
-        if progress.stage is stage and time_now - printed_at < PLAIN_SECONDS:
-            return
-        printed_at, stage = time_now, progress.stage
-        print(line_of(progress), file=sys.stderr, flush=True)
-
-    return report

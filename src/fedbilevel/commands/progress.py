@@ -1,25 +1,16 @@
-"""Progress of a run: live lines in a terminal, else a line every 10 seconds."""
+"""Progress of a run: its rounds with the time left, its costs and its metrics."""
 
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from types import MappingProxyType
-from typing import TypeAlias
 
+from fedbilevel.commands.display import STARTING, bar, display
 from fedbilevel.commands.formatting import format_number
-from fedbilevel.commands.live import live
 from fedbilevel.engines.costs import Costs
 from fedbilevel.tracking.records import Record
 from fedbilevel.tracking.titles import title_of
-
-PLAIN_SECONDS = 10.0
-"""Seconds between two lines without a terminal."""
-
-
-Show: TypeAlias = Callable[[int, Costs, Record | None], None]
-"""Shows the number of finished rounds, their costs, and a record if there is one."""
 
 
 @contextmanager
@@ -28,8 +19,11 @@ def progress(
     rounds: int,
     quiet: bool = False,
     also: Mapping[str, str] = MappingProxyType({}),
-) -> Iterator[Show]:
+) -> Iterator[Callable[[int, Costs, Record | None], None]]:
     """Print a headline, and yield a function that shows a finished round.
+
+    Its arguments are the number of finished rounds, their costs, and a record if there
+    is one.
 
     Args:
         headline: first line.
@@ -41,65 +35,35 @@ def progress(
         >>> with progress("a run", 3, quiet=True) as show:
         ...     pass
     """
-    if quiet:
-        yield lambda rounds, costs, record: None
-        return
-    print(headline, file=sys.stderr)
-    if sys.stderr.isatty():
-        yield from _live(rounds, also)
-    else:
-        yield _plain(rounds)
-
-
-def _live(rounds: int, also: Mapping[str, str]) -> Iterator[Show]:
     clock = RoundClock(rounds)
     latest: tuple[int, Costs] | None = None
-    metrics: Mapping[str, float] = {}
+    newest: Record | None = None
 
-    # Rounds may take milliseconds: only frames that are shown are formatted.
-    def rows() -> list[tuple[str, str]]:
-        lines = {"round": "loading data and compiling …"}
-        if latest is not None:
-            lines = {
-                "round": clock.text(latest[0], bar=True),
-                "costs": _format_costs(latest[1]),
-                "metrics": format_metrics(metrics),
-            }
-        return [*{**lines, **also}.items()]
+    def lines(with_bar: bool) -> dict[str, str]:
+        if latest is None:
+            return {"round": STARTING}
+        return {
+            "round": clock.text(latest[0], with_bar),
+            "costs": _format_costs(latest[1]),
+            "metrics": format_metrics(newest.metrics if newest is not None else {}),
+        }
 
-    with live(rows):
+    with display(
+        lambda: {**lines(True), **also}.items(),
+        lambda: f"round {' | '.join(lines(False).values())}",
+        quiet,
+        headline=headline,
+    ) as show_lines:
 
         def show(finished: int, costs: Costs, record: Record | None) -> None:
-            nonlocal latest, metrics
+            nonlocal latest, newest
             latest = finished, costs
             if record is not None:
-                metrics = record.metrics
+                is_first, newest = newest is None, record
                 clock.start(finished)
+                show_lines(is_first or finished >= rounds)
 
         yield show
-
-
-def _plain(rounds: int) -> Show:
-    clock = RoundClock(rounds)
-    printed_at = -PLAIN_SECONDS
-
-    def show(finished: int, costs: Costs, record: Record | None) -> None:
-        nonlocal printed_at
-        time_now = time.monotonic()
-        if record is None:
-            return
-        clock.start(finished)
-        if time_now - printed_at < PLAIN_SECONDS and finished < rounds:
-            return
-        printed_at = time_now
-        metrics = format_metrics(record.metrics)
-        print(
-            f"round {clock.text(finished)} | {_format_costs(costs)} | {metrics}",
-            file=sys.stderr,
-            flush=True,
-        )
-
-    return show
 
 
 class RoundClock:
@@ -120,14 +84,13 @@ class RoundClock:
         """Start the clock after a number of finished rounds, unless it is running."""
         self._first = self._first or (finished, time.monotonic())
 
-    def text(self, finished: int, bar: bool = False) -> str:
+    def text(self, finished: int, with_bar: bool = False) -> str:
         """Return the progress after a number of finished rounds."""
         time_now = time.monotonic()
         first, started_at = self._first or (finished, time_now)
         text = f"{finished} of {self.rounds}"
-        if bar:
-            filled = round(24 * finished / self.rounds)
-            text += f"  {'━' * filled}{'╌' * (24 - filled)}"
+        if with_bar:
+            text += f"  {bar(finished / self.rounds)}"
         if first < finished < self.rounds:
             seconds = (time_now - started_at) / (finished - first)
             left = timedelta(seconds=round(seconds * (self.rounds - finished)))

@@ -1,24 +1,20 @@
-"""Progress of tuning: live lines in a terminal, else a line every 10 seconds."""
+"""Progress of tuning: its rounds with the time left, and the best settings so far."""
 
-import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeAlias
 
-from fedbilevel.commands.live import live
-from fedbilevel.commands.progress import PLAIN_SECONDS, RoundClock
+from fedbilevel.commands.display import display
+from fedbilevel.commands.progress import RoundClock
 from fedbilevel.experiments.tuning import Goal
 from fedbilevel.plurals import count_noun
 from fedbilevel.tracking.titles import title_of
 from fedbilevel.tuning.tuner import TuningProgress
 
-Show: TypeAlias = Callable[[TuningProgress], None]
-"""Shows the progress of a search."""
-
 
 @contextmanager
-def tuning_progress(headline: str, goal: Goal, quiet: bool = False) -> Iterator[Show]:
+def tuning_progress(
+    headline: str, goal: Goal, quiet: bool = False
+) -> Iterator[Callable[[TuningProgress], None]]:
     """Print a headline, and yield a function that shows a finished batch of runs.
 
     Args:
@@ -30,14 +26,33 @@ def tuning_progress(headline: str, goal: Goal, quiet: bool = False) -> Iterator[
         >>> with tuning_progress("a search", Goal(), quiet=True) as show:
         ...     pass
     """
-    if quiet:
-        yield lambda progress: None
-        return
-    print(headline, file=sys.stderr)
-    if sys.stderr.isatty():
-        yield from _live(goal)
-    else:
-        yield _plain(goal)
+    latest: TuningProgress | None = None
+    clock = RoundClock(1)
+
+    def lines(with_bar: bool) -> dict[str, str]:
+        if latest is None:
+            starting = "loading data, measuring curvature and compiling …"
+            return {"rounds": starting}
+        rounds = clock.text(latest.done, with_bar)
+        return {"rounds": rounds, **lines_of(latest, goal)}
+
+    with display(
+        lambda: lines(True).items(),
+        lambda: f"round {' | '.join(lines(False).values())}",
+        quiet,
+        headline=headline,
+    ) as show_lines:
+
+        def show(progress: TuningProgress) -> None:
+            nonlocal latest, clock
+            is_first = latest is None
+            if is_first:
+                clock = RoundClock(progress.total)
+            clock.start(progress.done)
+            latest = progress
+            show_lines(is_first or progress.done == progress.total)
+
+        yield show
 
 
 def lines_of(progress: TuningProgress, goal: Goal) -> dict[str, str]:
@@ -64,47 +79,3 @@ def lines_of(progress: TuningProgress, goal: Goal) -> dict[str, str]:
             f"{count_noun(best.rounds, 'round')}: {', '.join(values)}"
         )
     return {"generation": generation, "best": text}
-
-
-def _live(goal: Goal) -> Iterator[Show]:
-    latest: TuningProgress | None = None
-    clock = RoundClock(1)
-
-    def rows() -> list[tuple[str, str]]:
-        lines = {"rounds": "loading data, measuring curvature and compiling …"}
-        if latest is not None:
-            bar = clock.text(latest.done, bar=True)
-            lines = {"rounds": bar, **lines_of(latest, goal)}
-        return [*lines.items()]
-
-    with live(rows):
-
-        def show(progress: TuningProgress) -> None:
-            nonlocal latest, clock
-            if latest is None:
-                clock = RoundClock(progress.total)
-            clock.start(progress.done)
-            latest = progress
-
-        yield show
-
-
-def _plain(goal: Goal) -> Show:
-    clock: RoundClock | None = None
-    printed_at = time.monotonic()
-
-    def show(progress: TuningProgress) -> None:
-        nonlocal clock, printed_at
-        is_first = clock is None
-        clock = clock or RoundClock(progress.total)
-        clock.start(progress.done)
-        time_now = time.monotonic()
-        is_last = progress.done == progress.total
-        if not (is_first or is_last) and time_now - printed_at < PLAIN_SECONDS:
-            return
-        printed_at = time_now
-        lines = " | ".join(lines_of(progress, goal).values())
-        text = f"round {clock.text(progress.done)} | {lines}"
-        print(text, file=sys.stderr, flush=True)
-
-    return show
