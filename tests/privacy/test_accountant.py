@@ -1,12 +1,14 @@
 """Tests of ε against dp-accounting's accountants and the closed form of a Gaussian."""
 
 import math
+from fractions import Fraction
+from itertools import pairwise
 
 import dp_accounting
 import numpy as np
 import pytest
 from scipy.optimize import brentq
-from scipy.stats import norm
+from scipy.stats import norm, poisson
 
 from fedbilevel.mathematics.settings import SettingError
 from fedbilevel.privacy import (
@@ -23,7 +25,7 @@ from fedbilevel.privacy import (
     noise_for,
     spent,
 )
-from fedbilevel.privacy.distributions import compose, distribution, profile_of
+from fedbilevel.privacy.distributions import distribution, profile_of
 from fedbilevel.privacy.poisson import poisson_table
 
 DELTA = 1e-5
@@ -317,23 +319,20 @@ def test_a_fixed_number_of_draws_is_not_dominated_by_the_mixture():
     assert shown.with_device[0] < exact <= bound.with_device[0]
 
 
-@pytest.mark.slow
-def test_cut_batches_cost_a_part_of_delta_in_both_directions():
-    release, number = GaussianRelease(1.0, PoissonDraws(128, 2000)), 600
-    epsilon = spent({release: number}, DELTA)
-    assert 10 < epsilon < 13
-    # A lost probability of Q counts e^ε times in P(S) ≤ e^ε Q(S) + δ.
-    lost = number * poisson_table(128).lost
-    poisson = compose({release: number}).get_delta_for_epsilon(epsilon)
-    assert (1 + math.exp(epsilon)) * lost > 1e-9
-    assert poisson + (1 + math.exp(epsilon)) * lost <= DELTA * (1 + 1e-9)
-
-
-def test_without_noise_worth_the_name_cut_batches_have_no_amplification():
-    release = GaussianRelease(1.0, PoissonDraws(128, 2000))
-    assert account({release: 2000}, DELTA).method is Method.GAUSSIAN
-
-
-def test_small_delta_has_no_amplification():
-    release = GaussianRelease(4.0, PoissonDraws(4, 100))
-    assert account({release: 100}, 1e-15).method is Method.GAUSSIAN
+@pytest.mark.parametrize("mean", [1, 8, 128])
+def test_batch_sizes_are_dominated_by_poisson_numbers_exactly(mean):
+    """Ratios to Poisson probabilities never increase: δ has no part for cut batches."""
+    table = poisson_table(mean)
+    high, low = (leaf.tolist() for leaf in table[1:])
+    thresholds = [2**32 * upper + lower for upper, lower in zip(high, low, strict=True)]
+    weights = [b - a for a, b in pairwise([0, *thresholds, 2**64])]
+    # P(n) is in proportion to mean^n / n!.
+    scaled = [
+        Fraction(weight * math.factorial(number), mean**number)
+        for number, weight in enumerate(weights)
+    ]
+    assert all(first >= then for first, then in pairwise(scaled))
+    assert poisson.sf(table.capacity, mean) < 1e-16
+    probabilities = [weight / 2**64 for weight in weights]
+    expected = poisson.pmf(range(len(weights)), mean)
+    np.testing.assert_allclose(probabilities, expected, atol=1e-11)

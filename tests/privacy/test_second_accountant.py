@@ -113,6 +113,22 @@ def test_samples_spend_at_least_what_the_second_accountant_shows(
     check(sampling, multipliers[0], 20, factor)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("sampling", "noise", "rounds"),
+    [(PoissonDraws(128, 200), 1.0, 10), (PoissonDraws(16, 40), 0.8, 20)],
+)
+def test_a_large_epsilon_by_example_is_just_above_the_second_accountant(
+    sampling, noise, rounds
+):
+    """Probabilities of 1e-16, times e^ε, exceeded δ: 272,248 was reported for 29.09."""
+    least = lower_bound([(noise, sampling, rounds)])
+    assert 20 < least < 60
+    assert_just_above(
+        spent({GaussianRelease(noise, sampling): rounds}, DELTA), least, 1.01
+    )
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize(("sampling", "multipliers", "factor"), SAMPLINGS, ids=repr)
 @pytest.mark.parametrize("rounds", [1, 10, 100, 1000])

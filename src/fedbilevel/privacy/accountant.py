@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
-from typing import Annotated, Any, NamedTuple, TypeAlias
+from typing import Annotated, NamedTuple, TypeAlias
 
 from fedbilevel.mathematics.settings import (
     Positive,
@@ -167,45 +167,9 @@ def _account(counts: tuple[tuple[GaussianRelease, int], ...], delta: float) -> A
     parts = _merge(counts)
     if not any(amplifies(release) for release in parts):
         return plain
-    # Batches differ from Poisson draws with a small probability, which is a part of δ.
-    lost = sum(
-        (
-            release.sampling.lost * number
-            for release, number in parts.items()
-            if isinstance(release.sampling, PoissonDraws)
-        ),
-        0.0,
-    )
-    if lost >= delta:
-        return plain
-    epsilon = _epsilon_beside(compose(parts), delta, lost)
+    epsilon = float(compose(parts).get_epsilon_for_delta(delta))
     sampled = Account(epsilon, delta, Method.SUBSAMPLED)
     return min(plain, sampled, key=lambda result: result.epsilon)
-
-
-def _epsilon_beside(losses: Any, delta: float, lost: float) -> float:
-    """Return ε at δ, of releases that differ from their distribution by `lost`.
-
-    With and without the example, the probability of a set differs by at most `lost`
-    from that of Poisson draws. So P(S) ≤ P'(S) + lost ≤ e^ε Q'(S) + δ' + lost
-    ≤ e^ε Q(S) + δ' + (1 + e^ε) lost.
-
-    Args:
-        losses: privacy loss distribution of Poisson draws.
-        delta: δ.
-        lost: total variation distance from it.
-    """
-    least = float(losses.get_epsilon_for_delta(delta - lost))
-    slack = 1e-9
-    while lost and least + slack < LARGEST_LOSS:
-        rest = delta - (1 + math.exp(least + slack)) * lost
-        if rest <= 0:
-            break
-        epsilon = float(losses.get_epsilon_for_delta(rest))
-        if epsilon <= least + slack:
-            return epsilon
-        slack *= 4
-    return math.inf if lost else least
 
 
 def amplifies(release: GaussianRelease) -> bool:

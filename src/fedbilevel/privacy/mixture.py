@@ -29,6 +29,16 @@ with variance k_b / m², and the likelihood ratio has the distribution that it h
 the product of the pairs. The order of queries does not matter: two batches may
 alternate. ∎
 
+**Corollary.** The same holds if n has other probabilities q_n whose ratios to the
+Poisson ones never increase with n. Given that the batch has o other examples, e occurs
+j times with a probability in proportion to p_j q_{o+j} / Poisson(o + j), so its
+occurrences are stochastically at most those of p. The number o does not depend on the
+terms of e, so fix it as well. A smaller mixture Σ_j p'_j N(j √k_b / m, 1) is dominated
+by P_b: likelihood ratios increase in the outcome, so the best sets of both directions
+are half-lines, x > t for P' against Q and x < t for Q against P', and P' has at most
+the probability of P_b in the former and at least that in the latter. So a batch may be
+limited: a number above a capacity becomes 0, whose ratio is the largest. ∎
+
 The pair is the mixture of Gaussians of Choquette-Choo, Ganesh, Steinke and Thakurta,
 "Privacy amplification for matrix mechanisms" (2023). dp-accounting's distribution of it
 inverts the loss point by point, which takes minutes on fine grids.

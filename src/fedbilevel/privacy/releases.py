@@ -157,11 +157,6 @@ class PoissonDraws:
         """The largest number of terms of one example in the sum."""
         return poisson_table(self.draws).capacity
 
-    @property
-    def lost(self) -> float:
-        """The δ of one release by which the draws differ from Poisson draws."""
-        return poisson_table(self.draws).lost
-
     def occurrences(self) -> Mapping[int, float]:
         """Return the probabilities of the numbers of terms of one example.
 
