@@ -7,7 +7,10 @@ from typing import NamedTuple
 
 FENCE = re.compile(r"^(?P<indent> *)(?P<marks>`{3,})(?P<info>.*)$")
 FILE = re.compile(r"# (\S+\.(?:py|toml|yml))")
-RUN = re.compile(r"(fedbilevel|pytest|nvflare|openssl|tar|umask) |python [\w/]+\.py\b")
+RUN = re.compile(
+    r"(PYTHONPATH=\. )?(fedbilevel|pytest|nvflare|openssl|tar|umask) "
+    r"|python [\w/]+\.py\b"
+)
 """Commands that tests run; Python files are those of the page or examples."""
 SKIPPED = ("pip install ", "make ", "git clone ", "cd ")
 """Commands that install the package: the machine of the tests has it installed."""

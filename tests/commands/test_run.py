@@ -156,10 +156,12 @@ def test_help_comes_at_once_and_without_jax():
 @pytest.mark.nightly
 def test_the_settings_of_a_resumption_are_stored_with_the_run(finished, tmp_path):
     shutil.copytree(finished / "runs", tmp_path / "runs")
-    fedbilevel(tmp_path, "resume runs/quick --rounds 14 --evaluation.stationarity")
+    fedbilevel(
+        tmp_path, "resume runs/quick --rounds 14 --evaluation.metrics hypergradient"
+    )
     experiment = read_experiment(tmp_path / "runs" / "quick" / "experiment.toml")
     assert experiment.rounds == 14
-    assert experiment.evaluation.stationarity
+    assert experiment.evaluation.metrics == ("hypergradient",)
     before = measured(tmp_path / "runs" / "quick")
     assert "hypergradient" in before[-1]["metrics"]
     # Resuming a finished run changes nothing.

@@ -589,7 +589,7 @@ def problems() -> list[Case]:
 
     def metric(label: str, returned: str) -> Case:
         source = PROBLEM.replace("METRIC", returned)
-        return problem(label, source, "Metric 'size' of the task returned a")
+        return problem(label, source, "Metric 'size' returned a")
 
     silent = "class Silent(Exception):\n    def __str__(self): 1 / 0\nraise Silent"
     return [

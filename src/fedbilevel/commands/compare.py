@@ -17,9 +17,10 @@ from fedbilevel.commands.formatting import JSON_HELP
 from fedbilevel.commands.job import Job
 from fedbilevel.commands.missing_runs import jobs_of, missing_of
 from fedbilevel.experiments.groups import Group, grouped, read_seed_run
+from fedbilevel.metrics.losses import LOSS
+from fedbilevel.metrics.registry import title_of
 from fedbilevel.nearest import nearest
 from fedbilevel.pictures.curves import AXES, BAND, FAILED, Axis, curves
-from fedbilevel.tracking.titles import title_of
 from fedbilevel.usage import with_plain_errors
 
 INCOMPLETE = 1
@@ -95,8 +96,8 @@ def command_parser() -> argparse.ArgumentParser:
         action="append",
         metavar="METRIC",
         help="metric of a row of panels; repeat for more rows: loss, training_loss, a "
-        "metric of the problem, or hypergradient and lower_error of runs with "
-        "evaluation.stationarity (default: the first common metric)",
+        "metric of the problem, or one that evaluation.metrics of the runs names "
+        "(default: the first common metric)",
     )
     parser.add_argument(
         "--against",
@@ -164,7 +165,7 @@ def _metrics(groups: Sequence[Group], requested: Sequence[str] | None) -> list[s
     if requested:
         return list(dict.fromkeys(requested))
     if not metrics_of_runs:
-        return ["loss"]  # every run failed in its first round
+        return [LOSS.name]  # every run failed in its first round
     common = [
         metric
         for metric in metrics_of_runs[0][1]

@@ -11,8 +11,8 @@ from typing import Any
 from fedbilevel.commands.formatting import format_number, format_table
 from fedbilevel.experiments.differences import differences, format_differences
 from fedbilevel.experiments.groups import Group
+from fedbilevel.metrics.registry import title_of
 from fedbilevel.tracking.records import Record
-from fedbilevel.tracking.titles import title_of
 
 DEVIATION = "±: sample standard deviation over seeds."
 """Explanation of ± below a table."""

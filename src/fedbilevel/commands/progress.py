@@ -9,8 +9,8 @@ from types import MappingProxyType
 from fedbilevel.commands.display import STARTING, bar, display
 from fedbilevel.commands.formatting import format_number
 from fedbilevel.engines.costs import Costs
+from fedbilevel.metrics.registry import title_of
 from fedbilevel.tracking.records import Record
-from fedbilevel.tracking.titles import title_of
 
 
 @contextmanager

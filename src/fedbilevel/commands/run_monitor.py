@@ -14,10 +14,10 @@ from fedbilevel.experiments.baseline import lacks_baseline, read_baseline
 from fedbilevel.experiments.outcome import BAD, Outcome, outcome_of, read_cause
 from fedbilevel.experiments.run import PreparedRun, prepare_run, run_experiment
 from fedbilevel.experiments.schema import Experiment
+from fedbilevel.metrics.registry import title_of
 from fedbilevel.plurals import count_noun
 from fedbilevel.terminal import one_line
 from fedbilevel.tracking.records import Record, read_records
-from fedbilevel.tracking.titles import title_of
 
 BROKEN_PIPE = 141
 """Exit code of a program whose output is no longer read, as in shells."""

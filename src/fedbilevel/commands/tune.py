@@ -31,16 +31,13 @@ from fedbilevel.experiments.tuning import (
     promise,
     score_of,
 )
+from fedbilevel.metrics.registry import ALWAYS, list_metrics, title_of
 from fedbilevel.picture import svg_of
 from fedbilevel.pictures.tuning import tuning_picture
 from fedbilevel.plurals import count_noun
-from fedbilevel.tracking.titles import title_of
 from fedbilevel.tuning.halving import full_runs
 from fedbilevel.tuning.tuner import SEEDS, TRIALS, TuningResult, space_for, tuning
 from fedbilevel.usage import with_plain_errors
-
-STATIONARITY = ("hypergradient", "lower_error")
-"""Metrics that need y*(x): slow, so they are measured only as the metric to tune."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -112,8 +109,9 @@ def _search(
     quiet: bool,
 ) -> TuningResult | int:
     """Return the result, or the exit code of the signal that stopped the search."""
-    stationarity = goal.metric in STATIONARITY
-    evaluation = replace(experiment.evaluation, stationarity=stationarity)
+    # A search reads one metric, so it measures no other by name.
+    names = {goal.metric} & (list_metrics().keys() - {m.name for m in ALWAYS})
+    evaluation = replace(experiment.evaluation, metrics=tuple(names))
     cost = full_runs(experiment.rounds, trials, seeds)
     headline = (
         f"Tuning {experiment.title}, in {directory}: as many rounds as "
@@ -159,7 +157,8 @@ def _summary(result: TuningResult, goal: Goal, directory: Path) -> str:
         *values,
         f"{diverged} of {len(result.trials)} settings diverged",
         f"To run the best settings: fedbilevel run {quote(str(directory / BEST))}",
-        "(Add --evaluation.stationarity to measure the distance of y from y*(x). "
+        "(Add --evaluation.metrics lower_error to measure the distance of y from "
+        "y*(x). "
         "Tuning scores the last round, so more training of y may change the order.)",
         f"Influence of each setting on the {title_of(goal.metric)}: "
         f"{directory / PICTURE}",

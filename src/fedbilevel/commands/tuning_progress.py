@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from fedbilevel.commands.display import display
 from fedbilevel.commands.progress import RoundClock
 from fedbilevel.experiments.tuning import Goal
+from fedbilevel.metrics.registry import title_of
 from fedbilevel.plurals import count_noun
-from fedbilevel.tracking.titles import title_of
 from fedbilevel.tuning.tuner import TuningProgress
 
 

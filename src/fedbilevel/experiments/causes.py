@@ -10,9 +10,9 @@ from fedbilevel.engines.debug import DebugSimulation
 from fedbilevel.engines.preparation import RunSpec
 from fedbilevel.engines.sharded.engine import Sharded
 from fedbilevel.engines.simulation import Simulation
-from fedbilevel.experiments.run_directory.failures import LOSS
 from fedbilevel.mathematics.problem import Lower, Upper
 from fedbilevel.metrics.instability import find_instabilities
+from fedbilevel.metrics.losses import LOSS
 from fedbilevel.metrics.untried_steps import untried_steps
 from fedbilevel.plurals import count_noun
 from fedbilevel.tracking.records import Record
@@ -52,7 +52,7 @@ def better(best: Best, record: Record, step: Any, x: Upper, y: Lower) -> Best:
         >>> better(Best(0.5, 0, 0, 3.0, 0.0), record, 5, 2.0, 1.0).rounds
         0
     """
-    loss = record.metrics.get(LOSS, inf)
+    loss = record.metrics.get(LOSS.name, inf)
     if not isfinite(loss) or loss >= best.loss:
         return best
     return Best(loss, record.rounds, int(step), x, y)

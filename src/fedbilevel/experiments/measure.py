@@ -1,63 +1,62 @@
-"""The metrics of a run: both losses, a task's metrics, and stationarity."""
+"""The metrics of a run: both losses, a task's metrics, and those that a file names."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
 from typing import Any
 
-import jax
 import numpy as np
 from jaxtyping import Int
 
 from fedbilevel.engines.loss_checks import NOT_FINITE
 from fedbilevel.error_text import first_line, place_in
 from fedbilevel.mathematics.problem import Lower, Upper
-from fedbilevel.metrics.full_data import full_data, full_data_problem
-from fedbilevel.metrics.reference import newton_reference
-from fedbilevel.metrics.stationarity import stationarity
-from fedbilevel.problems.task import Metric, Task
-from fedbilevel.tracking.titles import title_of
-
-BLOCK = 4096
+from fedbilevel.metrics.losses import LOSS, TRAINING_LOSS
+from fedbilevel.metrics.metric import FullProblem, Metric, Point
+from fedbilevel.metrics.registry import ALWAYS, find_metric
+from fedbilevel.problems.task import Task, TaskMetric
 
 
 def measurements(
     task: Task,
     weights: Int[np.ndarray, "devices"] | None,
-    with_stationarity: bool,
+    names: Sequence[str] = (),
 ) -> Callable[[Upper, Lower], dict[str, float]]:
-    """Return a function that measures both losses over all data and a task's metrics.
+    """Return a function that measures both losses, a task's metrics, and others.
 
     Args:
         task: task of the run.
         weights: weights of its devices, as passed to `run`.
-        with_stationarity: whether to solve for y*(x) and measure the stationarity.
+        names: names of other metrics.
+
+    Raises:
+        ValueError: if a name is unknown, or two metrics have one name.
 
     Example:
         >>> from fedbilevel.problems import quadratic_task, random_quadratic
         >>> task = quadratic_task(random_quadratic(devices=2))
-        >>> sorted(measurements(task, None, False)(task.x, task.y))
-        ['distance', 'loss', 'training_loss']
+        >>> list(measurements(task, None)(task.x, task.y))
+        ['loss', 'training_loss', 'distance']
     """
-    upper, lower = full_data(task.devices, weights, BLOCK)
-    whole = full_data_problem(task.problem)
-    upper_loss, lower_loss = map(jax.jit, (whole.upper_loss, whole.lower_loss))
-    reference, metrics = None, metrics_of(task.metrics)
-    if with_stationarity:
-        reference = newton_reference(task.problem, task.devices, weights=weights)
+    full = FullProblem(task.problem, task.devices, weights)
+    named = list(map(find_metric, names))
+    taken = task.metrics.keys() & {metric.name for metric in (*ALWAYS, *named)}
+    if taken:
+        text = ", ".join(sorted(taken))
+        raise ValueError(f"metrics of the task: {text} is taken. Rename it.")
 
     def measure(x: Upper, y: Lower) -> dict[str, float]:
-        metric_values = {
-            "loss": float(upper_loss(x, y, upper)),
-            "training_loss": float(lower_loss(x, y, lower)),
-            **metrics(x, y),
+        point = Point(x, y, full)
+        return {
+            **_values(ALWAYS, point),
+            **metrics_of(task.metrics)(x, y),
+            **_values(named, point),
         }
-        if reference is not None:
-            result = stationarity(reference, x, y)
-            metric_values["hypergradient"] = result.hypergradient
-            metric_values["lower_error"] = result.lower_error
-        return metric_values
 
     return measure
+
+
+def _values(metrics: Sequence[Metric], point: Point) -> dict[str, float]:
+    return {m.name: _number(m.name, m.function(point)) for m in metrics}
 
 
 def measure_start(
@@ -79,18 +78,18 @@ def measure_start(
         metric_values = measure(x, y)
     except ArithmeticError:
         return None
-    for name, loss in (("loss", "upper_loss"), ("training_loss", "lower_loss")):
-        value = metric_values.get(name, 0.0)
+    for metric, loss in ((LOSS, "upper_loss"), (TRAINING_LOSS, "lower_loss")):
+        value = metric_values.get(metric.name, 0.0)
         if not isfinite(value):
             raise ValueError(
-                f"The {title_of(name)} ({loss} on the examples of all devices) is "
+                f"The {metric.title} ({loss} on the examples of all devices) is "
                 f"{value} at the start. {NOT_FINITE}"
             )
     return metric_values
 
 
 def metrics_of(
-    metrics: Mapping[str, Metric],
+    metrics: Mapping[str, TaskMetric],
 ) -> Callable[[Upper, Lower], dict[str, float]]:
     """Return a function that measures only the metrics of a task.
 
@@ -103,7 +102,7 @@ def metrics_of(
     }
 
 
-def _measure(name: str, metric: Metric, x: Upper, y: Lower) -> float:
+def _measure(name: str, metric: TaskMetric, x: Upper, y: Lower) -> float:
     try:
         value = metric(x, y)
     except (ArithmeticError, MemoryError, OSError):
@@ -125,6 +124,4 @@ def _number(name: str, value: Any) -> float:
     except (TypeError, ValueError, OverflowError):
         # A problem file may return anything, such as text or lists of unequal lengths.
         result = f"a {type(value).__name__}"
-    raise ValueError(
-        f"Metric {name!r} of the task returned {result}; return one real number."
-    )
+    raise ValueError(f"Metric {name!r} returned {result}; return one real number.")

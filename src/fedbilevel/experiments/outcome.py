@@ -10,16 +10,15 @@ from typing import NamedTuple
 from fedbilevel.atomic_write import atomic_replace
 from fedbilevel.engines.exclusions import DeviceExclusions, Exclusions
 from fedbilevel.experiments.run_directory.failures import (
-    LOSS,
-    TRAINING_LOSS,
     divergence,
     growth,
 )
 from fedbilevel.experiments.run_directory.layout import CAUSE
+from fedbilevel.metrics.losses import LOSS, TRAINING_LOSS
+from fedbilevel.metrics.registry import title_of
 from fedbilevel.plurals import count_noun
 from fedbilevel.regular_files import read_regular
 from fedbilevel.tracking.records import Record
-from fedbilevel.tracking.titles import title_of
 
 ROUNDING = 1e-6
 """A loss is unchanged if it differs by at most this share of the larger of the two."""
@@ -106,18 +105,18 @@ def outcome_of(
           was 0.2, after 1 round.',)
     """
     first, last = records[0].metrics, records[-1].metrics
-    change, reasons = _change(first.get(LOSS, nan), last.get(LOSS)), []
+    change, reasons = _change(first.get(LOSS.name, nan), last.get(LOSS.name)), []
     not_finite = [
         title_of(name)
         for name, value in last.items()
-        if name != LOSS and not isfinite(value) and isfinite(first.get(name, nan))
+        if name != LOSS.name and not isfinite(value) and isfinite(first.get(name, nan))
     ]
     if divergence(records) is not None:
         change = Change.DIVERGED
     if change in (Change.WORSE, Change.DIVERGED):
-        details = [_losses(records)] if LOSS in last else []
+        details = [_losses(records)] if LOSS.name in last else []
         details += [f"the {name} is not finite" for name in not_finite]
-        lower = growth(records, TRAINING_LOSS)
+        lower = growth(records, TRAINING_LOSS.name)
         details += [lower.reason] if lower is not None else []
         reasons.append(f"{change.value}: {'; '.join(details)}.")
     exclusions = records[-1].exclusions
@@ -145,17 +144,17 @@ def _change(first: float, last: float | None) -> Change:
 
 
 def _losses(records: Sequence[Record]) -> str:
-    first, last = records[0].metrics[LOSS], records[-1].metrics[LOSS]
+    first, last = records[0].metrics[LOSS.name], records[-1].metrics[LOSS.name]
     best = min(records, key=_loss)
-    text = f"the {title_of(LOSS)} was {first:.4g} and is {last:.4g}"
-    if best.rounds > records[0].rounds and best.metrics[LOSS] < min(first, last):
+    text = f"the {LOSS.title} was {first:.4g} and is {last:.4g}"
+    if best.rounds > records[0].rounds and best.metrics[LOSS.name] < min(first, last):
         rounds = count_noun(best.rounds, "round")
         return f"{text}; the lowest was {_loss(best):.4g}, after {rounds}"
     return text
 
 
 def _loss(record: Record) -> float:
-    value = record.metrics.get(LOSS, nan)
+    value = record.metrics.get(LOSS.name, nan)
     return value if isfinite(value) else float("inf")
 
 

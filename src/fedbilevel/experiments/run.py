@@ -102,7 +102,7 @@ def prepare_run(experiment: Experiment) -> PreparedRun:
     engine = _engine(experiment)
     task = build_task(experiment)
     weights = weights_of(experiment, task.devices)
-    measure = measurements(task, weights, experiment.evaluation.stationarity)
+    measure = measurements(task, weights, experiment.evaluation.metrics)
     return PreparedRun(
         task.problem, task.devices, task.x, task.y, weights, engine, measure
     )

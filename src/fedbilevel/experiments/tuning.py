@@ -14,14 +14,15 @@ from fedbilevel.experiments.differences import differences, format_differences
 from fedbilevel.experiments.files.read import read_experiment
 from fedbilevel.experiments.files.write import text_of, write_experiment
 from fedbilevel.experiments.measure import measure_start
-from fedbilevel.experiments.run_directory.failures import LOSS, divergence
+from fedbilevel.experiments.run_directory.failures import divergence
 from fedbilevel.experiments.run_directory.layout import BEST
 from fedbilevel.experiments.schema import CustomProblem, Experiment
 from fedbilevel.mathematics.problem import Lower, Upper
+from fedbilevel.metrics.losses import LOSS
+from fedbilevel.metrics.registry import title_of
 from fedbilevel.nearest import nearest
 from fedbilevel.plurals import count_noun
 from fedbilevel.tracking.records import Record
-from fedbilevel.tracking.titles import title_of
 from fedbilevel.tuning.scoring import Score
 from fedbilevel.tuning.tuner import TuningResult
 
@@ -47,7 +48,7 @@ class Goal(NamedTuple):
         ('loss', -0.9)
     """
 
-    metric: str = LOSS
+    metric: str = LOSS.name
     maximise: bool = False
 
     def score(self, value: float) -> float:

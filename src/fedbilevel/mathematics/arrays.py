@@ -258,6 +258,17 @@ def on_host(value: Any) -> Any:
     return value.numpy()
 
 
+def in_double(values: PyTree) -> PyTree:
+    """Return a tree as arrays of JAX in double precision, within `jax.enable_x64`.
+
+    Example:
+        >>> with jax.enable_x64(True):
+        ...     in_double(np.ones(2, np.float32)).dtype
+        dtype('float64')
+    """
+    return jax.tree.map(lambda leaf: jnp.asarray(on_host(leaf), jnp.float64), values)
+
+
 def restore(values: np.ndarray, like: Any) -> Any:
     """Return an array of NumPy as one of JAX, or as a tensor if `like` is one.
 

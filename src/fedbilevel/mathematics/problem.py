@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import jax
@@ -156,6 +156,18 @@ class BilevelProblem:
     def for_jax(self) -> "BilevelProblem":
         """The problem as functions of JAX's arrays: the view, or the problem itself."""
         return self.view or self
+
+    def map(self, wrap: Callable[[Callable[..., Any]], Any]) -> "BilevelProblem":
+        """Return the problem with each loss and oracle in a wrapper.
+
+        Example:
+            >>> import jax.numpy as jnp
+            >>> problem = BilevelProblem(jnp.add, jnp.subtract)
+            >>> problem.map(lambda oracle: print).upper_loss("called")
+            called
+        """
+        names = {item.name for item in fields(self)} - {"products", "view"}
+        return BilevelProblem(**{name: wrap(getattr(self, name)) for name in names})
 
 
 def require_double(problem: BilevelProblem) -> None:

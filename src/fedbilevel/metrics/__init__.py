@@ -5,6 +5,7 @@ from fedbilevel.metrics.curvature import largest_curvature
 from fedbilevel.metrics.diagnosis import Diagnosis, Verdict, diagnose
 from fedbilevel.metrics.estimation import estimate_assumptions
 from fedbilevel.metrics.instability import Instability, Level, find_instabilities
+from fedbilevel.metrics.metric import FullProblem, Metric, Point
 from fedbilevel.metrics.obstacles import (
     DiagnosisProgress,
     Obstacle,
@@ -18,10 +19,13 @@ from fedbilevel.metrics.survey import Survey
 __all__ = [
     "Diagnosis",
     "DiagnosisProgress",
+    "FullProblem",
     "Instability",
     "Level",
+    "Metric",
     "Obstacle",
     "ObstacleCause",
+    "Point",
     "Reference",
     "Stage",
     "Stationarity",

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, PyTree
+from jaxtyping import Array
 from numpy.typing import ArrayLike
 
 from fedbilevel.data.devices import Devices
@@ -17,7 +17,7 @@ from fedbilevel.engines.protocol import Engine
 from fedbilevel.engines.query_session import QuerySession
 from fedbilevel.engines.simulation import Simulation
 from fedbilevel.mathematics import tree
-from fedbilevel.mathematics.arrays import on_host
+from fedbilevel.mathematics.arrays import in_double
 from fedbilevel.mathematics.problem import (
     Batch,
     BilevelProblem,
@@ -187,11 +187,11 @@ def diagnose(
     require_double(problem)
     with jax.enable_x64(True):
         session = QuerySession(
-            _in_double(problem.for_jax),
+            problem.for_jax.map(_InDouble),
             survey,
             devices,
-            _double(x),
-            _double(y),
+            in_double(x),
+            in_double(y),
             seed=seed,
             weights=weights,
             engine=engine,
@@ -263,18 +263,6 @@ def _size(direct: Upper, indirect: Upper) -> float:
     return max(norm(tree.subtract(direct, indirect)), norm(indirect))
 
 
-def _in_double(problem: BilevelProblem) -> BilevelProblem:
-    return BilevelProblem(
-        _InDouble(problem.upper_loss),
-        _InDouble(problem.lower_loss),
-        upper_gradients=_InDouble(problem.upper_gradients),
-        lower_gradient=_InDouble(problem.lower_gradient),
-        lower_gradient_x=_InDouble(problem.lower_gradient_x),
-        hessian_product=_InDouble(problem.hessian_product),
-        cross_product=_InDouble(problem.cross_product),
-    )
-
-
 # Examples are mostly stored in single precision. It is a dataclass and not a closure,
 # so that a second diagnosis of the same problem needs no compilation.
 @dataclass(frozen=True)
@@ -287,7 +275,3 @@ class _InDouble:
             return leaf.astype(jnp.float64) if floating else leaf
 
         return self.oracle(x, y, jax.tree.map(cast, batch), *vector)
-
-
-def _double(variable: PyTree) -> PyTree:
-    return jax.tree.map(lambda leaf: jnp.asarray(on_host(leaf), jnp.float64), variable)

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 from fedbilevel.data.devices import Devices
 from fedbilevel.engines.loss_checks import require_mean
 from fedbilevel.mathematics import tree
+from fedbilevel.mathematics.arrays import in_double
 from fedbilevel.mathematics.problem import BilevelProblem, Loss, Lower, Upper
 from fedbilevel.metrics.extremes import (
     Vector,
@@ -97,7 +98,7 @@ def estimate_assumptions(
             "jax.numpy instead of PyTorch, or use diagnose."
         )
     with jax.enable_x64(True):
-        x, y = _double(x), _double(y)
+        x, y = in_double(x), in_double(y)
         upper, lower = full_data(devices, weights, block_size)
         require_mean("upper_loss", problem.upper_loss, x, y, first_rows(upper))
         require_mean("lower_loss", problem.lower_loss, x, y, first_rows(lower))
@@ -232,7 +233,3 @@ def _flat(loss: Loss, unravel: Callable[..., tuple[Upper, Lower]]) -> FlatLoss:
         return loss(x, y, data)
 
     return flat
-
-
-def _double(variable: PyTree) -> PyTree:
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), variable)

@@ -87,11 +87,7 @@ class FederatedSolves:
         squares = [norm(self.cross(server, probe)) ** 2 for probe in probes]
         # A random vector has a component in every eigenspace; ∇y f̄ may lack some.
         solve = self.conjugate_gradients(
-            server,
-            probes[0],
-            Stage.CURVATURE,
-            PROBE_RESIDUAL,
-            lambda left: self.report_residual(Stage.CURVATURE, left, PROBE_RESIDUAL),
+            server, probes[0], Stage.CURVATURE, PROBE_RESIDUAL
         )
         bound = float(solve.inverse_bound)
         return Curvature(bound, sqrt(sum(squares) / PROBES) * bound, solve.solution)
@@ -110,13 +106,7 @@ class FederatedSolves:
             ObstacleError: if the solve fails.
         """
         right = server.right_side
-        solve = self.conjugate_gradients(
-            server,
-            right,
-            Stage.ADJOINT,
-            residual,
-            lambda left: self.report_residual(Stage.ADJOINT, left, residual),
-        )
+        solve = self.conjugate_gradients(server, right, Stage.ADJOINT, residual)
         z, size = solve.solution, norm(right)
         # The residual of the recursion drifts from the true one, which is measured.
         rest = norm(tree.subtract(right, self.product(server, z)))
@@ -141,28 +131,17 @@ class FederatedSolves:
             self.report_residual(Stage.LOCAL, left, residual)
             share = float(local.not_convex)
             if share:
-                raise ObstacleError(
-                    Obstacle(
-                        ObstacleCause.NEGATIVE_CURVATURE,
-                        Stage.LOCAL,
-                        left,
-                        curvature=float(local.curvature) / share,
-                        devices=share,
-                    )
-                )
+                cause, lowest = ObstacleCause.NEGATIVE_CURVATURE, float(local.curvature)
+                obstacle = Obstacle(cause, Stage.LOCAL, left, devices=share)
+                raise ObstacleError(obstacle._replace(curvature=lowest / share))
             share = float(local.unfinished)
             if not share:
                 return Adjoint(local.indirect, float(local.error), left)
             if limit == self.survey.products:
                 needed = ceil(float(local.needed) / share)
+                cause = ObstacleCause.NOT_CONVERGED
                 raise ObstacleError(
-                    Obstacle(
-                        ObstacleCause.NOT_CONVERGED,
-                        Stage.LOCAL,
-                        left,
-                        needed,
-                        devices=share,
-                    )
+                    Obstacle(cause, Stage.LOCAL, left, needed, devices=share)
                 )
             limit = min(2 * limit, self.survey.products)
 
@@ -182,7 +161,8 @@ class FederatedSolves:
         right: Lower,
         stage: Stage,
         tolerance: float,
-        report: Callable[[float], None],
+        share: float = 1.0,
+        goal: float | None = None,
     ) -> conjugate_gradients.Solve:
         """Solve H̄ z = b, with one exchange for each product.
 
@@ -191,7 +171,8 @@ class FederatedSolves:
             right: right-hand side b.
             stage: stage of the diagnosis.
             tolerance: residual at which the solve ends, relative to b.
-            report: function called with the relative residual before each product.
+            share: residual of the whole search before this solve, to report.
+            goal: residual at which the whole search ends; that of the solve by default.
 
         Raises:
             ObstacleError: if the Hessian is not positive definite, or too
@@ -201,23 +182,16 @@ class FederatedSolves:
         size = norm(right)
         while not bool(solve.converged):
             left = sqrt(float(solve.squared)) / size
-            report(left)
+            self.report_residual(stage, share * left, goal or tolerance)
             if int(solve.products) >= self.survey.products:
                 needed = ceil(float(conjugate_gradients.products_needed(solve)))
-                raise ObstacleError(
-                    Obstacle(ObstacleCause.NOT_CONVERGED, stage, left, needed)
-                )
+                cause = ObstacleCause.NOT_CONVERGED
+                raise ObstacleError(Obstacle(cause, stage, left, needed))
             product = self.product(server, solve.direction)
             solve = _advance(solve, product)
             if not bool(solve.convex):
-                raise ObstacleError(
-                    Obstacle(
-                        ObstacleCause.NEGATIVE_CURVATURE,
-                        stage,
-                        left,
-                        curvature=float(solve.lowest),
-                    )
-                )
+                cause, lowest = ObstacleCause.NEGATIVE_CURVATURE, float(solve.lowest)
+                raise ObstacleError(Obstacle(cause, stage, left, curvature=lowest))
         return solve
 
     def report_residual(self, stage: Stage, residual: float, goal: float) -> None:

@@ -77,18 +77,10 @@ def full_data_problem(problem: BilevelProblem) -> BilevelProblem:
         3.0
     """
     inner = problem.for_jax
-    losses = _full_loss(inner.upper_loss), _full_loss(inner.lower_loss)
-    if problem.view is None:
-        return BilevelProblem(*losses)
-    # JAX cannot differentiate a loss of PyTorch.
-    return BilevelProblem(
-        *losses,
-        upper_gradients=_full_oracle(inner.upper_gradients),
-        lower_gradient=_full_oracle(inner.lower_gradient),
-        lower_gradient_x=_full_oracle(inner.lower_gradient_x),
-        hessian_product=_full_oracle(inner.hessian_product),
-        cross_product=_full_oracle(inner.cross_product),
-    )
+    if problem.view is not None:
+        # JAX cannot differentiate a loss of PyTorch.
+        return inner.map(_full_oracle)
+    return BilevelProblem(_full_loss(inner.upper_loss), _full_loss(inner.lower_loss))
 
 
 def first_rows(data: FullData) -> Batch:

@@ -1,8 +1,5 @@
 """Newton steps to y*(x) over exchanges."""
 
-from collections.abc import Callable
-from functools import partial
-
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.problem import Lower
 from fedbilevel.metrics.federated_solves import FederatedSolves, norm
@@ -57,7 +54,7 @@ def lower_solution(solves: FederatedSolves, server: SurveyState) -> SurveyState:
         solves.report_residual(Stage.LOWER, share, LOWER_RESIDUAL)
         if share <= LOWER_RESIDUAL:
             return server
-        step = _newton_step(solves, server, partial(_report, solves, share))
+        step = _newton_step(solves, server, share, LOWER_RESIDUAL)
         way = norm(tree.subtract(server.y, start))
         # If y*(x) = 0, the terms of the gradient vanish as well.
         if norm(step) <= SMALLEST_STEP * max(norm(server.y), way):
@@ -88,7 +85,7 @@ def refine(solves: FederatedSolves, server: SurveyState, goal: float) -> SurveyS
         solves.report_residual(Stage.LOWER, share, goal)
         if share <= goal:
             break
-        step = _newton_step(solves, server, partial(_report, solves, share, goal=goal))
+        step = _newton_step(solves, server, share, goal)
         nearer: SurveyState = solves.session.ask(
             Question.GRADIENT, server._replace(y=tree.subtract(server.y, step))
         )
@@ -99,10 +96,11 @@ def refine(solves: FederatedSolves, server: SurveyState, goal: float) -> SurveyS
 
 
 def _newton_step(
-    solves: FederatedSolves, server: SurveyState, report: Callable[[float], None]
+    solves: FederatedSolves, server: SurveyState, share: float, goal: float
 ) -> Lower:
+    # The product is the gradient after the step if the lower loss is quadratic.
     return solves.conjugate_gradients(
-        server, server.gradient, Stage.LOWER, NEWTON_RESIDUAL, report
+        server, server.gradient, Stage.LOWER, NEWTON_RESIDUAL, share, goal
     ).solution
 
 
@@ -125,10 +123,3 @@ def _damped_step(
         f"which is {size:.2g}. Check that lower_loss is smooth and strongly convex in "
         "y."
     )
-
-
-def _report(
-    solves: FederatedSolves, share: float, left: float, goal: float = LOWER_RESIDUAL
-) -> None:
-    # The product is the gradient after the step if the lower loss is quadratic.
-    solves.report_residual(Stage.LOWER, share * left, goal)

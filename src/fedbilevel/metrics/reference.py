@@ -1,6 +1,7 @@
 """Reference solutions: y*(x) and ∇Φ(x) on all data, to a tolerance."""
 
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ from numpy.typing import ArrayLike
 from fedbilevel.data.devices import Devices
 from fedbilevel.engines.loss_checks import require_mean
 from fedbilevel.mathematics import tree
-from fedbilevel.mathematics.arrays import on_host
+from fedbilevel.mathematics.arrays import all_finite, in_double
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper, require_double
 from fedbilevel.metrics.full_data import (
     FullData,
@@ -105,83 +106,119 @@ def newton_reference(
         4.0
     """
     require_double(problem)
+    inner, whole = problem.for_jax, full_data_problem(problem)
     with jax.enable_x64(True):
         upper, lower = full_data(devices, weights, block_size)
-        inner, whole = problem.for_jax, full_data_problem(problem)
-
-        @jax.jit
-        def value_and_gradient(x: Upper, y: Lower, data: FullData) -> Any:
-            return whole.lower_loss(x, y, data), whole.lower_gradient(x, y, data)
-
-        product = jax.jit(whole.hessian_product)
-
+    solve = _lower_solver(whole, tolerance)
+    solve_adjoint = _adjoint_solver(whole, tolerance)
     checked: list[bool] = []
 
     def lower_solution(x: Upper, near: Lower, /) -> Lower:
         with jax.enable_x64(True):
-            x, near = _double(x), _double(near)
+            x, near = in_double(x), in_double(near)
             if not checked:
                 require_mean("upper_loss", inner.upper_loss, x, near, first_rows(upper))
                 require_mean("lower_loss", inner.lower_loss, x, near, first_rows(lower))
                 checked.append(True)
-            start, unravel = ravel_pytree(near)
-            if not np.isfinite(ravel_pytree((x, near))[0]).all():
+            if not all_finite((x, near)):
                 raise ArithmeticError(
                     "x or y is not finite, because the run has diverged. Lower its "
                     "rates, or use DebugSimulation to find the first value that is not "
                     "finite."
                 )
+            return _as_numpy(solve(x, near, lower))
 
-            def loss(flat: np.ndarray) -> tuple[float, np.ndarray]:
-                value, gradient = value_and_gradient(
-                    x, unravel(jnp.asarray(flat)), lower
+    def hypergradient(x: Upper, near: Lower, /) -> Upper:
+        y = lower_solution(x, near)
+        with jax.enable_x64(True):
+            x, y = in_double(x), in_double(y)
+            gradient, share = solve_adjoint(x, y, upper, lower)
+            # The residual of the recursion, which stops it, drifts from the true one.
+            if not float(share) <= 100 * tolerance:
+                raise ArithmeticError(
+                    "The solve of the hypergradient did not converge: its residual is "
+                    f"{float(share):.2g} of the right-hand side, because lower_loss is "
+                    "too ill-conditioned in y. Add a penalty on y to lower_loss."
                 )
-                return float(value), np.asarray(ravel_pytree(gradient)[0])
+            return _as_numpy(gradient)
 
-            def hessian(flat: np.ndarray, vector: np.ndarray) -> np.ndarray:
-                y, tree_vector = (
-                    unravel(jnp.asarray(flat)),
-                    unravel(jnp.asarray(vector)),
-                )
-                return np.asarray(ravel_pytree(product(x, y, lower, tree_vector))[0])
+    return Reference(lower_solution, hypergradient)
 
-            # A top-level import would double the time of reading an experiment file.
-            from scipy.optimize import minimize
 
-            result = minimize(
-                loss,
-                np.asarray(start),
-                jac=True,
-                hessp=hessian,
-                method="trust-ncg",
-                # Below 1e-7, rounding of the loss hides the effect of a step.
-                options={"gtol": max(tolerance, 1e-7)},
-            )
-            y = unravel(jnp.asarray(result.x))
-            for _ in range(POLISHING_STEPS):
-                if float(residual(x, y, lower)) <= tolerance:
-                    return _as_numpy(y)
-                y = newton_step(x, y, lower)
-            raise ArithmeticError(
-                f"The solve of the lower problem did not converge: ∇y g has norm "
-                f"{float(residual(x, y, lower)):.2g}, above tolerance={tolerance:.2g}. "
-                "Check that lower_loss is strongly convex in y, or raise the tolerance."
-            )
+def _lower_solver(
+    whole: BilevelProblem, tolerance: float
+) -> Callable[[Upper, Lower, FullData], Lower]:
+    """Return a function that solves for y*(x): a trust region, then Newton steps."""
 
     @jax.jit
-    def residual(x: Upper, y: Lower, lower: FullData) -> Float[Array, ""]:
-        return jnp.sqrt(tree.squared_norm(whole.lower_gradient(x, y, lower)))
+    def value_and_gradient(
+        x: Upper, y: Lower, data: FullData
+    ) -> tuple[Float[Array, ""], Lower]:
+        return whole.lower_loss(x, y, data), whole.lower_gradient(x, y, data)
+
+    product = jax.jit(whole.hessian_product)
 
     @jax.jit
-    def newton_step(x: Upper, y: Lower, lower: FullData) -> Lower:
-        gradient = whole.lower_gradient(x, y, lower)
+    def residual(x: Upper, y: Lower, data: FullData) -> Float[Array, ""]:
+        return jnp.sqrt(tree.squared_norm(whole.lower_gradient(x, y, data)))
+
+    @jax.jit
+    def newton_step(x: Upper, y: Lower, data: FullData) -> Lower:
         step, _ = cg(
-            lambda vector: whole.hessian_product(x, y, lower, vector),
-            gradient,
+            lambda vector: whole.hessian_product(x, y, data, vector),
+            whole.lower_gradient(x, y, data),
             tol=1e-4,
             maxiter=CONJUGATE_GRADIENT_STEPS,
         )
         return tree.subtract(y, step)
+
+    def in_trust_region(x: Upper, near: Lower, data: FullData) -> Lower:
+        start, unravel = ravel_pytree(near)
+
+        def loss(flat: np.ndarray) -> tuple[float, np.ndarray]:
+            value, gradient = value_and_gradient(x, unravel(jnp.asarray(flat)), data)
+            return float(value), np.asarray(ravel_pytree(gradient)[0])
+
+        def hessian(flat: np.ndarray, vector: np.ndarray) -> np.ndarray:
+            y, along = unravel(jnp.asarray(flat)), unravel(jnp.asarray(vector))
+            return np.asarray(ravel_pytree(product(x, y, data, along))[0])
+
+        # A top-level import would double the time of reading an experiment file.
+        from scipy.optimize import minimize
+
+        result = minimize(
+            loss,
+            np.asarray(start),
+            jac=True,
+            hessp=hessian,
+            method="trust-ncg",
+            # Below 1e-7, rounding of the loss hides the effect of a step.
+            options={"gtol": max(tolerance, 1e-7)},
+        )
+        return unravel(jnp.asarray(result.x))
+
+    def solve(x: Upper, near: Lower, data: FullData) -> Lower:
+        y = in_trust_region(x, near, data)
+        for _ in range(POLISHING_STEPS):
+            if float(residual(x, y, data)) <= tolerance:
+                return y
+            y = newton_step(x, y, data)
+        raise ArithmeticError(
+            f"The solve of the lower problem did not converge: ∇y g has norm "
+            f"{float(residual(x, y, data)):.2g}, above tolerance={tolerance:.2g}. "
+            "Check that lower_loss is strongly convex in y, or raise the tolerance."
+        )
+
+    return solve
+
+
+def _adjoint_solver(
+    whole: BilevelProblem, tolerance: float
+) -> Callable[..., tuple[Upper, Float[Array, ""]]]:
+    """Return a function of (x, y) and all data that returns ∇Φ(x) and a residual.
+
+    It is that of conjugate gradients over the right-hand side.
+    """
 
     @jax.jit
     def solve(
@@ -199,26 +236,9 @@ def newton_reference(
         mixed = whole.cross_product(x, y, lower, adjoint)
         return tree.subtract(gradient_x, mixed), share
 
-    def hypergradient(x: Upper, near: Lower, /) -> Upper:
-        y = lower_solution(x, near)
-        with jax.enable_x64(True):
-            gradient, share = solve(_double(x), _double(y), upper, lower)
-            # The residual of the recursion, which stops it, drifts from the true one.
-            if not float(share) <= 100 * tolerance:
-                raise ArithmeticError(
-                    "The solve of the hypergradient did not converge: its residual is "
-                    f"{float(share):.2g} of the right-hand side, because lower_loss is "
-                    "too ill-conditioned in y. Add a penalty on y to lower_loss."
-                )
-            return _as_numpy(gradient)
-
-    return Reference(lower_solution, hypergradient)
+    return solve
 
 
 def _as_numpy(variable: PyTree) -> PyTree:
     # JAX arrays in double precision cause errors if x64 is off; NumPy arrays do not.
     return jax.tree.map(np.asarray, variable)
-
-
-def _double(variable: PyTree) -> PyTree:
-    return jax.tree.map(lambda leaf: jnp.asarray(on_host(leaf), jnp.float64), variable)

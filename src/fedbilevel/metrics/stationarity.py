@@ -3,10 +3,11 @@
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 
 from fedbilevel.mathematics import tree
+from fedbilevel.mathematics.arrays import in_double
 from fedbilevel.mathematics.problem import Lower, Upper
+from fedbilevel.metrics.metric import Metric
 from fedbilevel.metrics.reference import Reference
 
 
@@ -52,12 +53,34 @@ def stationarity(reference: Reference, x: Upper, y: Lower) -> Stationarity:
         Stationarity(hypergradient=16.0, lower_error=1.0)
     """
     solution = reference.lower_solution(x, y)
-    gradient = reference.hypergradient(x, solution)
+    return Stationarity(
+        _squared_norm(reference.hypergradient(x, solution)),
+        _squared_distance(y, solution),
+    )
+
+
+def _squared_norm(gradient: Upper) -> float:
     with jax.enable_x64(True):
-        error = jax.tree.map(
-            lambda a, b: jnp.asarray(a, float) - jnp.asarray(b, float), y, solution
-        )
-        squares = jax.tree.map(lambda leaf: jnp.asarray(leaf, float), gradient)
-        return Stationarity(
-            float(tree.squared_norm(squares)), float(tree.squared_norm(error))
-        )
+        return float(tree.squared_norm(in_double(gradient)))
+
+
+def _squared_distance(y: Lower, solution: Lower) -> float:
+    with jax.enable_x64(True):
+        difference = tree.subtract(in_double(y), in_double(solution))
+        return float(tree.squared_norm(difference))
+
+
+HYPERGRADIENT = Metric(
+    "hypergradient",
+    "‖∇Φ(x)‖²",
+    is_slow=True,
+    function=lambda point: _squared_norm(
+        point.full.reference.hypergradient(point.x, point.solution)
+    ),
+)
+LOWER_ERROR = Metric(
+    "lower_error",
+    "‖y − y*(x)‖²",
+    is_slow=True,
+    function=lambda point: _squared_distance(point.y, point.solution),
+)

@@ -8,7 +8,7 @@ from typing import Annotated, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
 from fedbilevel.algorithms import queries
 from fedbilevel.algorithms.protocol import Phase
@@ -128,18 +128,21 @@ class Survey:
         """Return a phase for each `Question`, in their order."""
         size = self.batch_size
 
+        def over_lower(oracle: Callable[..., PyTree]) -> Callable[..., PyTree]:
+            """Return a device's answer: the mean of an oracle over lower examples."""
+            return lambda downlink, data, key: data.lower.mean(
+                lambda batch: oracle(*downlink[:2], batch, *downlink[2:]), size
+            )
+
+        slope = over_lower(problem.lower_gradient)
+        product = over_lower(problem.hessian_product)
+        cross = over_lower(problem.cross_product)
+
         def gradient(
             downlink: tuple[Upper, Lower], data: DeviceData, key: RandomKey
         ) -> tuple[Lower, Float[Array, ""]]:
-            local = data.lower.mean(
-                lambda batch: problem.lower_gradient(*downlink, batch), size
-            )
+            local = slope(downlink, data, key)
             return local, jnp.sqrt(tree.squared_norm(local))
-
-        def product(
-            downlink: tuple[Upper, Lower, Lower], data: DeviceData, key: RandomKey
-        ) -> Lower:
-            return self._hessian(problem, data, *downlink[:2])(downlink[2])
 
         def upper(
             downlink: tuple[Upper, Lower], data: DeviceData, key: RandomKey
@@ -149,11 +152,6 @@ class Survey:
             )
             return gradients
 
-        def cross(
-            downlink: tuple[Upper, Lower, Lower], data: DeviceData, key: RandomKey
-        ) -> Upper:
-            return self._mixed(problem, data, *downlink[:2])(downlink[2])
-
         def solve(
             downlink: tuple[Upper, Lower, Lower, Int[Array, ""], tree.Scalar],
             data: DeviceData,
@@ -161,9 +159,14 @@ class Survey:
         ) -> DeviceSolves:
             x, y, probes, limit, residual = downlink
             _, right = upper((x, y), data, key)
-            hessian = self._hessian(problem, data, x, y)
-            mixed = self._mixed(problem, data, x, y)
-            return solve_adjoint(hessian, mixed, right, probes, limit, residual)
+            return solve_adjoint(
+                lambda vector: product((x, y, vector), data, key),
+                lambda vector: cross((x, y, vector), data, key),
+                right,
+                probes,
+                limit,
+                residual,
+            )
 
         return (
             queries.ask(
@@ -206,22 +209,6 @@ class Survey:
                 solve,
                 lambda server, mean, key: server._replace(local=mean),
             ),
-        )
-
-    def _hessian(
-        self, problem: BilevelProblem, data: DeviceData, x: Upper, y: Lower
-    ) -> Callable[[Lower], Lower]:
-        return lambda vector: data.lower.mean(
-            lambda batch: problem.hessian_product(x, y, batch, vector),
-            self.batch_size,
-        )
-
-    def _mixed(
-        self, problem: BilevelProblem, data: DeviceData, x: Upper, y: Lower
-    ) -> Callable[[Lower], Upper]:
-        return lambda vector: data.lower.mean(
-            lambda batch: problem.cross_product(x, y, batch, vector),
-            self.batch_size,
         )
 
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedbilevel.experiments.groups import Group, SeedRun
+from fedbilevel.metrics.registry import title_of
 from fedbilevel.picture import blank, thin
 from fedbilevel.pictures.history import spans_decades
 from fedbilevel.tracking.records import Record
-from fedbilevel.tracking.titles import title_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

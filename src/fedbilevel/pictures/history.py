@@ -5,9 +5,9 @@ from math import isfinite, nan
 
 import numpy as np
 
+from fedbilevel.metrics.registry import title_of
 from fedbilevel.picture import Picture, blank, thin
 from fedbilevel.tracking.records import Record
-from fedbilevel.tracking.titles import title_of
 
 MARKED = 60
 """Maximum number of points with a marker."""

@@ -15,10 +15,10 @@ from fedbilevel.experiments.files.write import text_of
 from fedbilevel.experiments.outcome import outcome_of, read_cause
 from fedbilevel.experiments.run_directory.failures import Failure
 from fedbilevel.experiments.schema import CustomProblem, Experiment, Tracking
+from fedbilevel.metrics.registry import title_of
 from fedbilevel.picture import Picture
 from fedbilevel.plurals import count_noun
 from fedbilevel.tracking.records import Record
-from fedbilevel.tracking.titles import title_of
 
 PACKAGES = ("fedbilevel", "jax", "numpy")
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedbilevel.experiments.tuning import Goal
+from fedbilevel.metrics.registry import title_of
 from fedbilevel.picture import Picture, blank
 from fedbilevel.pictures.history import spans_decades
 from fedbilevel.plurals import count_noun
-from fedbilevel.tracking.titles import title_of
 from fedbilevel.tuning.study import Trial
 from fedbilevel.tuning.tuner import TuningResult
 

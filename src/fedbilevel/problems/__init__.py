@@ -35,7 +35,7 @@ from fedbilevel.problems.quadratic import Quadratic, random_quadratic
 from fedbilevel.problems.quadratic_task import QuadraticTask, quadratic_task
 from fedbilevel.problems.regularisation import Regularisation, penalties, regularisation
 from fedbilevel.problems.split import LabelledRows, LabelledTable, Split, SplitData
-from fedbilevel.problems.task import Metric, Model, Task
+from fedbilevel.problems.task import Model, Task, TaskMetric
 
 __all__ = [
     "BuiltInProblem",
@@ -47,7 +47,6 @@ __all__ = [
     "LabelledTable",
     "LossParameters",
     "LossTuning",
-    "Metric",
     "Model",
     "NoisyLabels",
     "PictureProblem",
@@ -58,6 +57,7 @@ __all__ = [
     "Split",
     "SplitData",
     "Task",
+    "TaskMetric",
     "WeightingNetwork",
     "class_picture",
     "cleaning_network",

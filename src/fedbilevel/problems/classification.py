@@ -7,7 +7,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fedbilevel.mathematics.problem import Lower, Upper
 from fedbilevel.problems.split import LabelledRows
-from fedbilevel.problems.task import Metric
+from fedbilevel.problems.task import TaskMetric
 
 
 def linear_losses(
@@ -85,7 +85,7 @@ def check_ridge(ridge: float) -> None:
         )
 
 
-def linear_accuracy(test: LabelledRows) -> Metric:
+def linear_accuracy(test: LabelledRows) -> TaskMetric:
     """Return a metric: the accuracy of the linear model y on test examples.
 
     Example:

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from fedbilevel.mathematics.problem import Lower, Upper
 from fedbilevel.problems.classification import area_under_curve
 from fedbilevel.problems.split import Split
-from fedbilevel.problems.task import Metric
+from fedbilevel.problems.task import TaskMetric
 
 
 class NoisyLabels(NamedTuple):
@@ -61,7 +61,7 @@ def redraw_labels(
 
 def detection(
     split: Split, wrong: Bool[np.ndarray, "examples"], trust: Callable[[Any], ArrayLike]
-) -> Metric:
+) -> TaskMetric:
     """Return a metric: the area under the curve of detecting wrong labels.
 
     It covers the training examples that some device holds.

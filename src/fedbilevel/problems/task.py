@@ -8,8 +8,8 @@ from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 
 
 @runtime_checkable
-class Metric(Protocol):
-    """A metric at a point, such as the accuracy on test examples."""
+class TaskMetric(Protocol):
+    """A metric of a task, such as the accuracy on test examples."""
 
     def __call__(self, x: Upper, y: Lower, /) -> float:
         """Return the metric at (x, y)."""
@@ -48,7 +48,7 @@ class Task(NamedTuple):
     devices: InMemoryDevices
     x: Upper
     y: Lower
-    metrics: Mapping[str, Metric]
+    metrics: Mapping[str, TaskMetric]
 
 
 class Model(NamedTuple):
@@ -72,7 +72,7 @@ class Model(NamedTuple):
     problem: BilevelProblem
     x: Upper
     y: Lower
-    metrics: Mapping[str, Metric]
+    metrics: Mapping[str, TaskMetric]
     form: LocalExamples
 
     @classmethod

@@ -4,8 +4,6 @@ from collections.abc import Callable, Sequence
 from math import inf, isfinite
 from typing import Protocol, runtime_checkable
 
-import jax
-
 from fedbilevel.algorithms.protocol import FederatedAlgorithm
 from fedbilevel.engines.final_points import Points, bytes_of_run, final_points
 from fedbilevel.engines.limits import NO_LIMITS
@@ -13,11 +11,9 @@ from fedbilevel.engines.preparation import RunSpec
 from fedbilevel.engines.run import rounds_of
 from fedbilevel.mathematics.problem import Lower, Upper
 from fedbilevel.memory import memory_limit
-from fedbilevel.metrics.full_data import full_data, full_data_problem
+from fedbilevel.metrics.metric import FullProblem
 from fedbilevel.tuning.divergence import divergence_check
 
-BLOCK = 4096
-"""The number of examples evaluated at once."""
 MEMORY = 0.25
 """The fraction of the memory limit that runs in one program may use."""
 
@@ -46,9 +42,7 @@ def upper_loss_of(spec: RunSpec) -> Score:
         >>> upper_loss_of(spec)(0.0, 2.0)
         1.0
     """
-    upper, _ = full_data(spec.devices, spec.weights, BLOCK)
-    loss = jax.jit(full_data_problem(spec.problem).upper_loss)
-    return lambda x, y: float(loss(x, y, upper))
+    return FullProblem(spec.problem, spec.devices, spec.weights).upper_loss
 
 
 def runs_side_by_side(spec: RunSpec, most: int) -> int:

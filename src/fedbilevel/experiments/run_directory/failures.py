@@ -10,16 +10,12 @@ from typing import NamedTuple
 
 from fedbilevel.atomic_write import atomic_replace
 from fedbilevel.experiments.run_directory.layout import FAILURE
+from fedbilevel.metrics.losses import LOSS, TRAINING_LOSS
+from fedbilevel.metrics.registry import title_of
 from fedbilevel.plurals import count_noun
 from fedbilevel.regular_files import read_regular
 from fedbilevel.tracking.records import Record, read_records
-from fedbilevel.tracking.titles import title_of
 from fedbilevel.tuning.divergence import has_grown
-
-LOSS = "loss"
-"""The value that decides: the upper loss over all data, which a run minimises."""
-TRAINING_LOSS = "training_loss"
-"""The lower loss over all data."""
 
 
 class Failure(NamedTuple):
@@ -110,13 +106,13 @@ def divergence(records: Sequence[Record]) -> Failure | None:
     for name, value in last.metrics.items():
         if not isfinite(value):
             finite = _finite(records, name)
-            if finite or name == LOSS:
+            if finite or name == LOSS.name:
                 return Failure(
                     finite[-1].rounds if finite else 0,
                     f"the {title_of(name)} is {value} after "
                     f"{count_noun(last.rounds, 'round')}",
                 )
-    return growth(records, LOSS) or growth(records, TRAINING_LOSS)
+    return growth(records, LOSS.name) or growth(records, TRAINING_LOSS.name)
 
 
 def growth(records: Sequence[Record], name: str) -> Failure | None:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from fedbilevel.mathematics.settings import Count, check_ranges
+from fedbilevel.metrics.registry import find_metric
 
 
 @dataclass(frozen=True)
@@ -12,19 +13,25 @@ class Evaluation:
     Attributes:
         every: number of rounds between two evaluations; the last round is always
             evaluated.
-        stationarity: whether to solve for y*(x) at each evaluation and measure the
-            hypergradient norm and the distance of y from y*(x), which is slow.
+        metrics: names of metrics to measure besides the losses and the task's, such as
+            hypergradient, ‖∇Φ(x)‖², and lower_error, ‖y − y*(x)‖². Both are slow, since
+            they solve for y*(x). `fedbilevel federate` measures none: its server has no
+            examples.
         baseline: whether to train again with x fixed at its start after the run, as a
             baseline with the same rounds and samples. `fedbilevel federate` never
             trains a baseline, because each round costs exchanges.
     """
 
     every: Count = 1
-    stationarity: bool = False
+    metrics: tuple[str, ...] = ()
     baseline: bool = True
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        for name in self.metrics:
+            # An import path is resolved by the run: a file is also read to show it.
+            if ":" not in name:
+                find_metric(name)
 
 
 @dataclass(frozen=True)

@@ -55,9 +55,9 @@ class TransformSettings:
         example_clip: largest norm of a single example's gradient or product, for
             privacy by example; None for no limit.
         example_noise: noise multiplier of differential privacy by example; None for no
-            noise. `fedbilevel plan` computes it for an ε.
+            noise. `fedbilevel noise` computes it for an ε.
         noise: noise multiplier of differential privacy by device; None for no noise.
-            `fedbilevel plan` computes it for an ε.
+            `fedbilevel noise` computes it for an ε.
         noise_devices: number of devices that add the noise together, each a share;
             None for noise of the server.
         epsilon: budget; a run ends before its ε exceeds it. None for no budget.
@@ -126,7 +126,7 @@ class TransformSettings:
             raise SettingError(
                 "example_clip",
                 "set example_noise as well, first to any number such as 1.0: "
-                "fedbilevel plan FILE --epsilon then computes the number for an ε.",
+                "fedbilevel noise FILE --epsilon then computes the number for an ε.",
             )
         unused = {
             "epsilon": None,
@@ -140,7 +140,7 @@ class TransformSettings:
             if not used and getattr(self, name) != default:
                 either = "noise" if needs_devices else "noise or example_noise"
                 raise SettingError(
-                    name, f"set {either} as well; fedbilevel plan --epsilon gives it."
+                    name, f"set {either} as well; fedbilevel noise --epsilon gives it."
                 )
 
     @property
