@@ -21,6 +21,7 @@ COMMANDS = {
     "compare": "compare runs in a table and in curves",
     "tune": "tune the learning rates of an experiment file",
     "plan": "derive settings for K devices and an accuracy from a run",
+    "noise": "compute the noise of differential privacy for an ε",
     "diagnose": "measure how heterogeneous the devices are",
     "plot": "plot a run and write its HTML report",
     "new": "create a custom problem: losses, tests, experiment file",

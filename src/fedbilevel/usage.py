@@ -6,7 +6,11 @@ from typing import NoReturn
 
 from fedbilevel.nearest import nearest_name
 
-VALUES = {"int": "a whole number", "float": "a number"}
+VALUES = {
+    "int": "a whole number",
+    "float": "a number",
+    "_counts": "two whole numbers, such as 20,40",
+}
 """Descriptions of values, by the names of their types."""
 
 

@@ -107,7 +107,7 @@ def test_the_command_line_names_transforms():
         ("noise = 1.0", "noise: needs clip or clip_quantile"),
         ("epsilon = 1.0", "epsilon: set noise or example_noise as well"),
         ("example_noise = 1.0", "example_noise: set example_clip as well"),
-        ("example_clip = 1.0", "example_clip: set example_noise as well, .* plan"),
+        ("example_clip = 1.0", "example_clip: set example_noise as well, .* noise"),
         (
             "example_clip = 1.0\nexample_noise = 1.0\nclip = 1.0\nnoise = 1.0",
             "excludes noise, since a run reports one",

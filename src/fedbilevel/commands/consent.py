@@ -5,7 +5,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fedbilevel.experiments.consent import allow_problem, is_known_problem
+from fedbilevel.experiments.consent import (
+    allow_problem,
+    is_known_problem,
+    remember_problem,
+)
+from fedbilevel.experiments.files.read import check_problem_file, read_experiment
+from fedbilevel.experiments.run_directory.runs import read_run_experiment
 from fedbilevel.experiments.schema import CustomProblem, Experiment
 
 
@@ -16,6 +22,25 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="execute the problem file of the run directory without a question",
     )
+
+
+def read_with_consent(path: Path, trust: bool) -> Experiment:
+    """Return the experiment of a run directory or of an experiment file.
+
+    The user who gives an experiment file consents to its problem file.
+
+    Args:
+        path: run directory or experiment file.
+        trust: whether the user has consented on the command line.
+    """
+    if path.is_dir():
+        experiment = read_run_experiment(path)
+        consent(experiment, path, trust)
+    else:
+        experiment = read_experiment(path)
+        check_problem_file(path, experiment, experiment)
+        remember_problem(experiment)
+    return experiment
 
 
 def consent(experiment: Experiment, directory: Path, trust: bool) -> None:

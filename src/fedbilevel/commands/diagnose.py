@@ -8,13 +8,10 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from fedbilevel.commands.consent import add_trust, consent
+from fedbilevel.commands.consent import add_trust, read_with_consent
 from fedbilevel.commands.diagnosis_progress import diagnosis_progress
 from fedbilevel.commands.formatting import JSON_HELP
 from fedbilevel.experiments.build import build_task, weights_of
-from fedbilevel.experiments.consent import remember_problem
-from fedbilevel.experiments.files.read import check_problem_file, read_experiment
-from fedbilevel.experiments.run_directory.runs import read_run_experiment
 from fedbilevel.experiments.run_directory.solution import Solution, read_solution
 from fedbilevel.metrics.diagnosis import Diagnosis, diagnose
 from fedbilevel.metrics.obstacles import ObstacleCause
@@ -28,12 +25,7 @@ def main(arguments: Sequence[str]) -> int:
     survey = Survey(batch_size=options.batch_size, products=options.products)
     path = options.run
     is_run = path.is_dir()
-    experiment = read_run_experiment(path) if is_run else read_experiment(path)
-    if is_run:
-        consent(experiment, path, options.trust)
-    else:
-        check_problem_file(path, experiment, experiment)
-        remember_problem(experiment)
+    experiment = read_with_consent(path, options.trust)
     if experiment.transforms.is_private:
         print(
             "A diagnosis reads the devices' examples without noise, and the ε of "

@@ -5,7 +5,6 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from math import inf, nan
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -15,17 +14,17 @@ from fedbilevel.algorithms.scaling import plan_from, with_plan
 from fedbilevel.algorithms.wrapper import find_layer
 from fedbilevel.commands.consent import add_trust, consent
 from fedbilevel.commands.formatting import JSON_HELP, format_table
-from fedbilevel.commands.private_plan import print_private_plan
 from fedbilevel.engines.predicted_costs import predict_costs
 from fedbilevel.experiments.build import build_task, weights_of
-from fedbilevel.experiments.files.read import read_experiment
 from fedbilevel.experiments.files.write import write_experiment
 from fedbilevel.experiments.run_directory.runs import read_run
 from fedbilevel.experiments.run_directory.solution import read_solution
 from fedbilevel.experiments.schema import Experiment
 from fedbilevel.mathematics.schedules import CubeRootDecay
 from fedbilevel.metrics.curvature import largest_curvature
+from fedbilevel.metrics.stationarity import HYPERGRADIENT, LOWER_ERROR
 from fedbilevel.plurals import count_noun
+from fedbilevel.problems.task import Task
 from fedbilevel.theory.plans import Plan, plan_for_accuracy
 from fedbilevel.tracking.records import Record
 from fedbilevel.usage import with_plain_errors
@@ -46,25 +45,6 @@ def main(arguments: Sequence[str]) -> int:
     """Derive the settings of a new run from a finished one."""
     options = with_plain_errors(command_parser()).parse_args(arguments)
     directory = options.directory
-    if options.epsilon is not None:
-        _require_alone(options)
-        experiment = _experiment_of(directory)
-        consent(experiment, directory, options.trust)
-        delta = options.delta or experiment.transforms.delta
-        print_private_plan(
-            experiment, options.epsilon, delta, options.json, options.examples
-        )
-        return 0
-    if options.examples is not None:
-        raise ValueError(
-            "--examples has no effect without --epsilon, for which it replaces the "
-            "data. Give --epsilon, or remove --examples."
-        )
-    if directory.is_file():
-        raise ValueError(
-            f"{directory} is an experiment file, which has no rounds to plan from. "
-            "Give a run directory, or --epsilon for the noise of differential privacy."
-        )
     experiment, records = read_run(directory)
     algorithm: Any = experiment.algorithm
     if find_layer(algorithm, Scaled) is None:
@@ -76,13 +56,14 @@ def main(arguments: Sequence[str]) -> int:
     consent(experiment, directory, options.trust)
     task = build_task(experiment)
     devices = experiment.participants or task.devices.device_count
+    reached = options.reached
+    if reached is None:
+        reached = _reached(records, directory)
     anchor = plan_from(
         algorithm,
         devices=devices,
         steps=records[-1].rounds * algorithm.local_steps,
-        accuracy=_reached(records, directory)
-        if options.reached is None
-        else options.reached,
+        accuracy=reached,
     )
     plan = plan_for_accuracy(
         anchor,
@@ -91,6 +72,26 @@ def main(arguments: Sequence[str]) -> int:
         contraction=options.contraction,
     )
     planned: Any = with_plan(algorithm, plan)
+    weights = weights_of(experiment, task.devices)
+    solution = read_solution(directory, task)
+    curvature = largest_curvature(
+        task.problem, task.devices, *solution, weights=weights
+    )
+    _warn_of_large_steps(planned, curvature)
+    _print(anchor, plan, _predicted(task, planned, plan), options.json)
+    if options.out is not None:
+        if options.out.exists():
+            raise ValueError(
+                f"--out: {options.out} already exists. Choose another file name."
+            )
+        enrolled = task.devices.device_count
+        result = planned_experiment(experiment, planned, plan, enrolled)
+        write_experiment(result, options.out)
+    return 0
+
+
+def _predicted(task: Task, planned: Any, plan: Plan) -> dict[str, int]:
+    """Return the rounds and the costs of a planned run."""
     costs = predict_costs(
         task.problem,
         planned,
@@ -100,42 +101,21 @@ def main(arguments: Sequence[str]) -> int:
         rounds=plan.rounds,
         participants=plan.devices,
     )
-    predicted = {
-        "rounds": plan.rounds,
-        "samples": costs.samples,
-        "bytes": costs.bytes,
-    }
-    solution = read_solution(directory, task)
-    curvature = largest_curvature(
-        task.problem,
-        task.devices,
-        *solution,
-        weights=weights_of(experiment, task.devices),
-    )
-    _warn_of_large_steps(planned, curvature)
+    return {"rounds": plan.rounds, "samples": costs.samples, "bytes": costs.bytes}
+
+
+def _print(anchor: Plan, plan: Plan, costs: dict[str, int], as_json: bool) -> None:
     settings = {k: v for k, v in asdict(plan).items() if k != "law"}
-    if options.json:
-        print(json.dumps({"plan": settings, "predicted": predicted}))
-    else:
-        rows = [
-            [f"  {SYMBOLS.get(name, '')}", name, *map(_format, values)]
-            for name in settings
-            for values in [(getattr(anchor, name), getattr(plan, name))]
-        ]
-        print(format_table([["", "", "run", "plan"], *rows], numbers=(2, 3)))
-        print(
-            "Predicted costs: " + ", ".join(f"{v:,} {k}" for k, v in predicted.items())
-        )
-    if options.out is not None:
-        if options.out.exists():
-            raise ValueError(
-                f"--out: {options.out} already exists. Choose another file name."
-            )
-        count = task.devices.device_count
-        write_experiment(
-            planned_experiment(experiment, planned, plan, count), options.out
-        )
-    return 0
+    if as_json:
+        print(json.dumps({"plan": settings, "predicted": costs}))
+        return
+    rows = [
+        [f"  {SYMBOLS.get(name, '')}", name, *map(_format, values)]
+        for name in settings
+        for values in [(getattr(anchor, name), getattr(plan, name))]
+    ]
+    print(format_table([["", "", "run", "plan"], *rows], numbers=(2, 3)))
+    print("Predicted costs: " + ", ".join(f"{v:,} {k}" for k, v in costs.items()))
 
 
 def planned_experiment(
@@ -185,50 +165,15 @@ def _format(value: float | int | CubeRootDecay) -> str:
     return str(value) if isinstance(value, CubeRootDecay) else f"{value:.6g}"
 
 
-def _require_alone(options: argparse.Namespace) -> None:
-    """Raise if options of a plan from a run are given with --epsilon."""
-    others = "devices", "accuracy", "reached", "out"
-    for name in others:
-        if getattr(options, name) is not None:
-            raise ValueError(
-                f"--{name} has no effect with --epsilon, which reads everything from "
-                f"the file. Remove --{name}, or change the file."
-            )
-
-
 def command_parser() -> argparse.ArgumentParser:
     """Return the argument parser of the command."""
     parser = argparse.ArgumentParser(
         prog="fedbilevel plan",
         description="Derive the settings for K devices and an accuracy ε from a "
-        "finished run, by the paper's corollaries, and predict their costs. With "
-        "--epsilon, compute the noise of differential privacy.",
+        "finished run, by the paper's corollaries, and predict their costs.",
     )
     parser.add_argument(
-        "directory",
-        metavar="RUN_DIRECTORY",
-        type=Path,
-        help="run directory; with --epsilon, also an experiment file",
-    )
-    parser.add_argument(
-        "--epsilon",
-        metavar="FLOAT",
-        type=_positive,
-        help="ε of differential privacy for which to compute the noise: by device, or "
-        "by example if the file has example_noise",
-    )
-    parser.add_argument(
-        "--delta",
-        metavar="FLOAT",
-        type=_share,
-        help="δ of differential privacy (default: as in the file)",
-    )
-    parser.add_argument(
-        "--examples",
-        metavar="UPPER,LOWER",
-        type=_counts,
-        help="with --epsilon: smallest numbers of examples of a device, in place of "
-        "the data; the problem file then needs model() only",
+        "directory", metavar="RUN_DIRECTORY", type=Path, help="run directory"
     )
     parser.add_argument(
         "--devices", metavar="INT", type=int, help="K (default: as in the run)"
@@ -243,7 +188,7 @@ def command_parser() -> argparse.ArgumentParser:
         "--reached",
         metavar="FLOAT",
         type=float,
-        help="ε that the run reached (default: measured by evaluation.stationarity)",
+        help="ε that the run reached (default: measured by evaluation.metrics)",
     )
     parser.add_argument(
         "--contraction",
@@ -264,50 +209,17 @@ def command_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _experiment_of(place: Path) -> Experiment:
-    return read_experiment(place) if place.is_file() else read_run(place)[0]
-
-
-def _positive(text: str) -> float:
-    return _within(text, inf, "a number above 0")
-
-
-def _share(text: str) -> float:
-    return _within(text, 1.0, "a number above 0 and below 1")
-
-
-def _counts(text: str) -> tuple[int, int]:
-    try:
-        upper, lower = map(int, text.split(","))
-    except ValueError:
-        upper = lower = 0
-    if min(upper, lower) < 1:
-        raise argparse.ArgumentTypeError(
-            f"give the smallest numbers of upper and lower examples of a device, such "
-            f"as 20,40, not {text}"
-        )
-    return upper, lower
-
-
-def _within(text: str, below: float, expected: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = nan
-    if not 0 < value < below:
-        raise argparse.ArgumentTypeError(f"give {expected}, not {text}")
-    return value
-
-
 def _reached(records: Sequence[Record], directory: Path) -> float:
     """Return the mean stationarity over all records of a run."""
-    if "hypergradient" not in records[-1].metrics:
-        raise ValueError(
-            f"The stationarity of the run in {directory} was not measured. Run the "
-            "experiment with --evaluation.stationarity, or give --reached ε."
-        )
-    return mean(
-        record.metrics["hypergradient"] + record.metrics["lower_error"]
+    names = HYPERGRADIENT.name, LOWER_ERROR.name
+    measured = [
+        sum(record.metrics[name] for name in names)
         for record in records
-        if "hypergradient" in record.metrics
-    )
+        if all(name in record.metrics for name in names)
+    ]
+    if not measured:
+        raise ValueError(
+            f"The stationarity of the run in {directory} was not measured. Run it with "
+            f"--evaluation.metrics {' '.join(names)}, or give --reached ε."
+        )
+    return mean(measured)

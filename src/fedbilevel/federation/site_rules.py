@@ -298,7 +298,7 @@ def require_noise(rules: SiteRules, algorithm: object) -> None:
         raise RefusedError(
             "the algorithm adds no noise by example, so ε has no bound, but the site's "
             f"rules allow at most {rules.largest_epsilon:g}. Set example_clip and "
-            "example_noise in [transforms] (fedbilevel plan gives the noise for an ε), "
+            "example_noise in [transforms] (fedbilevel noise gives it for an ε), "
             f"or ask the site's operator to raise largest_epsilon in local/{RULES}"
         )
     if multiplier < least:

@@ -31,7 +31,7 @@ class ExampleNoise:
     Attributes:
         clip: largest norm of an example's oracle.
         multiplier: standard deviation of the noise on the sum over `clip`, for each
-            call of an oracle. `fedbilevel plan` gives the multiplier for an ε.
+            call of an oracle. `fedbilevel noise` gives the multiplier for an ε.
         delta: δ; choose it below 1 / number of examples.
         epsilon: budget; a run stops before its ε exceeds it. None for no budget.
         from_seed: as for `GaussianNoise`.

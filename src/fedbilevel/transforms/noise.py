@@ -53,7 +53,7 @@ class GaussianNoise:
 
     Attributes:
         multiplier: standard deviation of the noise on the sum over the largest norm of
-            one device's part in it, for an exchange as a whole. `fedbilevel plan`
+            one device's part in it, for an exchange as a whole. `fedbilevel noise`
             gives the multiplier for an ε.
         delta: δ.
         epsilon: budget; a run stops before its ε exceeds it. None for no budget.

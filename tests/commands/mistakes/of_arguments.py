@@ -1,6 +1,6 @@
 """Mistakes in subcommands, options and their values."""
 
-from tests.commands.mistakes.mistake import Mistake, typed
+from tests.commands.mistakes.mistake import ALGORITHM, SMALL, Mistake, typed
 
 MISTAKES = (
     Mistake(
@@ -17,8 +17,8 @@ MISTAKES = (
         {},
         "is missing",
         "COMMAND",
-        "Give one of run, resume, federate, compare, tune, plan, diagnose, plot, new, "
-        "doctor, completion.",
+        "Give one of run, resume, federate, compare, tune, plan, noise, diagnose, "
+        "plot, new, doctor, completion.",
     ),
     typed(
         "an unknown option",
@@ -75,6 +75,14 @@ MISTAKES = (
         "is not a run directory: it has no file experiment.toml",
         "plan: nowhere",
         "give the directory that fedbilevel run printed.",
+    ),
+    typed(
+        "noise for no ε",
+        "noise a.toml --epsilon 0",
+        "is 0",
+        "--epsilon",
+        "Give a number above 0.",
+        text=ALGORITHM + SMALL,
     ),
     typed(
         "nothing to diagnose",

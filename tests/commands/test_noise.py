@@ -1,10 +1,10 @@
-"""`fedbilevel plan FILE --epsilon ε`."""
+"""`fedbilevel noise FILE --epsilon ε`."""
 
 import json
 
 import pytest
 
-from fedbilevel.commands.private_plan import choice_of
+from fedbilevel.experiments import build_task, read_experiment
 from fedbilevel.experiments.outcome import BAD
 from fedbilevel.privacy import (
     GaussianRelease,
@@ -19,7 +19,7 @@ from tests.commands.typing_in import QUICK, fedbilevel
 def test_the_planned_noise_spends_at_most_epsilon(tmp_path):
     (tmp_path / "mine.toml").write_text(QUICK)
     answer = json.loads(
-        fedbilevel(tmp_path, "plan mine.toml --epsilon 2 --delta 1e-6 --json").stdout
+        fedbilevel(tmp_path, "noise mine.toml --epsilon 2 --delta 1e-6 --json").stdout
     )
     release = GaussianRelease(answer["noise"])
     assert 1.99 < spent({release: 12}, 1e-6) <= 2.0
@@ -29,7 +29,7 @@ def test_the_planned_noise_spends_at_most_epsilon(tmp_path):
 def test_the_planned_noise_by_example_spends_at_most_epsilon(tmp_path):
     table = "[transforms]\nexample_clip = 1.0\nexample_noise = 1.0\n"
     (tmp_path / "mine.toml").write_text(QUICK + table)
-    text = fedbilevel(tmp_path, "plan mine.toml --epsilon 2").stdout
+    text = fedbilevel(tmp_path, "noise mine.toml --epsilon 2").stdout
     (tmp_path / "mine.toml").write_text(QUICK + text[text.index("[transforms]") :])
     # The noise that 64 examples need outweighs 12 rounds of progress.
     fedbilevel(tmp_path, "run mine.toml --evaluation.every 12", code=BAD)
@@ -38,21 +38,27 @@ def test_the_planned_noise_by_example_spends_at_most_epsilon(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_sample_and_two_exchanges_in_a_round_count():
-    sample = WithoutReplacement(50, 500)
-    choice = choice_of(50, sample, 20, 1, 2, 1.0, 1e-5, entries=100)
-    releases = {
-        GaussianRelease(choice.noise, sample): 1,
-        GaussianRelease(choice.noise / 2**0.5, sample): 19,
-    }
+def test_a_sample_and_several_exchanges_in_a_round_count(tmp_path):
+    text = QUICK.replace("rounds = 12", "rounds = 12\nparticipants = 2")
+    series = "batch_size = 4\nseries = { terms = 2, scale = 0.1 }"
+    text = text.replace("FedBiO", "FedNest").replace("batch_size = 4", series)
+    (tmp_path / "mine.toml").write_text(text)
+    experiment = read_experiment(tmp_path / "mine.toml")
+    exchanges = len(experiment.inner_algorithm.phases(build_task(experiment).problem))
+    assert exchanges > 1
+    answer = json.loads(
+        fedbilevel(tmp_path, "noise mine.toml --epsilon 1 --json").stdout
+    )
+    sample = WithoutReplacement(2, 4)
+    releases = {GaussianRelease(answer["noise"] / exchanges**0.5, sample): 12}
     assert 0.99 < spent(releases, 1e-5) <= 1.0
-    assert choice.length == pytest.approx(choice.noise * 10 / 50)
+    assert [choice["participants"] for choice in answer["choices"]] == [4, 2]
 
 
 @pytest.mark.slow
 def test_the_printed_table_is_read_by_run(tmp_path):
     (tmp_path / "mine.toml").write_text(QUICK)
-    text = fedbilevel(tmp_path, "plan mine.toml --epsilon 2").stdout
+    text = fedbilevel(tmp_path, "noise mine.toml --epsilon 2").stdout
     table = text[text.index("[transforms]") :]
     (tmp_path / "mine.toml").write_text(QUICK + table)
     run = fedbilevel(tmp_path, "run mine.toml --dry-run")
@@ -65,7 +71,7 @@ def test_the_printed_table_is_read_by_run(tmp_path):
 )
 def test_the_printed_table_has_the_clip_of_the_file(bounds, printed, tmp_path):
     (tmp_path / "mine.toml").write_text(f"{QUICK}{bounds}\n")
-    text = fedbilevel(tmp_path, "plan mine.toml --epsilon 2").stdout
+    text = fedbilevel(tmp_path, "noise mine.toml --epsilon 2").stdout
     assert f"[transforms]\n{printed}noise = " in text
 
 
@@ -107,9 +113,9 @@ example_noise = 1.0
 def test_a_federation_is_planned_without_the_data_of_its_sites(tmp_path):
     (tmp_path / "clinics.py").write_text(CLINICS)
     (tmp_path / "mine.toml").write_text(FEDERATION)
-    refused = fedbilevel(tmp_path, "plan mine.toml --epsilon 2 --trust", code=2)
+    refused = fedbilevel(tmp_path, "noise mine.toml --epsilon 2", code=2)
     assert "give --examples UPPER,LOWER" in refused.stderr
-    command = "plan mine.toml --epsilon 2 --examples 20,40 --trust"
+    command = "noise mine.toml --epsilon 2 --examples 20,40"
     answer = json.loads(fedbilevel(tmp_path, f"{command} --json").stdout)
     assert answer["fewest_examples"] == {"upper": 20, "lower": 40}
     noise = answer["example_noise"]
@@ -126,7 +132,7 @@ def test_a_federation_is_planned_without_the_data_of_its_sites(tmp_path):
 def test_noise_that_leaves_nothing_is_reported(tmp_path):
     (tmp_path / "clinics.py").write_text(CLINICS)
     (tmp_path / "mine.toml").write_text(FEDERATION)
-    command = "plan mine.toml --epsilon 0.05 --examples 20,40 --trust"
+    command = "noise mine.toml --epsilon 0.05 --examples 20,40"
     plan = fedbilevel(tmp_path, command)
     assert "[transforms]\nexample_clip = 1\nexample_noise = " in plan.stdout
     assert "times as long as the longest mean of clipped gradients" in plan.stderr
@@ -135,20 +141,15 @@ def test_noise_that_leaves_nothing_is_reported(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("plan mine.toml --examples 20,40", "--examples has no effect without"),
-        ("plan mine.toml --epsilon 1 --examples 20", "such as 20,40, not 20"),
-        ("plan mine.toml --epsilon 1 --examples 0,4", "such as 20,40, not 0,4"),
-        ("plan mine.toml", "is an experiment file, which has no rounds to plan from"),
-        ("plan mine.toml --epsilon 0", "give a number above 0, not 0"),
-        ("plan mine.toml --epsilon 1 --delta 1", "above 0 and below 1, not 1"),
+        ("--epsilon 1 --examples 20", "--examples is '20'. Give two whole numbers, su"),
+        ("--epsilon 1 --examples 0,4", "--examples has a number below 1. Give at le"),
+        ("", "--epsilon is missing. Give the value after the option."),
+        ("--epsilon 0", "--epsilon is 0. Give a number above 0."),
+        ("--epsilon 1 --delta 1", "--delta is 1. Give a number above 0 and below 1."),
     ],
 )
 def test_mistakes_are_named_with_their_cure(arguments, message, tmp_path):
     (tmp_path / "mine.toml").write_text(QUICK)
-    assert message in fedbilevel(tmp_path, arguments, code=2).stderr
-
-
-def test_options_without_effect_are_refused(tmp_path):
-    (tmp_path / "mine.toml").write_text(QUICK)
-    refused = fedbilevel(tmp_path, "plan mine.toml --epsilon 2 --devices 300", code=2)
-    assert "--devices has no effect with --epsilon" in refused.stderr
+    assert (
+        message in fedbilevel(tmp_path, f"noise mine.toml {arguments}", code=2).stderr
+    )
