@@ -4,6 +4,8 @@ import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from fedbilevel.extras import needs
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -49,13 +51,8 @@ BARS = 60
 
 def blank(width: float | int, height: float | int) -> "Figure":
     """Return an empty figure of a size in inches, with the layout of all pictures."""
-    try:
+    with needs("Pictures", "matplotlib", "'fedbilevel[commands]'"):
         from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError(
-            "Pictures need matplotlib, which is not installed. Run: pip install "
-            "'fedbilevel[commands]'"
-        ) from error
     return Figure(figsize=(width, height), layout="constrained")
 
 

@@ -2,8 +2,8 @@
 
 import importlib
 import logging
-from collections.abc import Iterator
-from importlib.metadata import EntryPoint, entry_points
+from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
 from typing import Any
 
 from fedbilevel.error_text import first_line
@@ -13,52 +13,46 @@ LONGEST_REASON = 300
 """Maximum number of characters of an exception's text in a message."""
 
 
-def load_plugins(group: str) -> Iterator[tuple[EntryPoint, Any]]:
-    """Yield the entry points of a group with the objects that they load.
+def with_plugins(
+    built_in: Mapping[str, Any],
+    group: str,
+    plugin_type: str,
+    invalid_reason: Callable[[Any], str | None],
+) -> dict[str, Any]:
+    """Return built-in objects and those that the entry points of a group load, by name.
 
-    An entry point that fails to load is excluded with a warning: an error in another
-    package must not end every run.
+    A plug-in that fails to load, is invalid or has the name of another one is excluded
+    with a warning: an error in another package must not end every run.
+
+    Args:
+        built_in: the library's own objects.
+        group: group of entry points.
+        plugin_type: type of the objects, such as "algorithm".
+        invalid_reason: function that returns the reason why an object is invalid as a
+            full sentence, or None if it is valid.
 
     Example:
-        >>> list(load_plugins("fedbilevel.no_such_group"))
-        []
+        >>> with_plugins({"a": 1}, "fedbilevel.no_such_group", "letter", lambda _: None)
+        {'a': 1}
     """
+    known = dict(built_in)
     for point in entry_points(group=group):
+        cure = "Update or uninstall its package."
         try:
-            yield point, point.load()
+            loaded = point.load()
+            reason = invalid_reason(loaded)
         # A plug-in may raise anything at import, even SystemExit.
         except (Exception, SystemExit) as error:
-            warn_excluded(point, _reason(error))
-
-
-def warn_excluded(point: EntryPoint, reason: str) -> None:
-    """Warn that a plug-in is ignored.
-
-    Args:
-        point: entry point of the plug-in.
-        reason: full sentence.
-    """
-    logger.warning(
-        "Plug-in %s = %s is ignored: %s Update or uninstall its package.",
-        point.name,
-        point.value,
-        reason,
-    )
-
-
-def warn_name_taken(point: EntryPoint, plugin_type: str) -> None:
-    """Warn that a plug-in is ignored because its name is taken.
-
-    Args:
-        point: entry point of the plug-in.
-        plugin_type: type of the plug-in, such as "algorithm".
-    """
-    logger.warning(
-        "Plug-in %s = %s is ignored: another %s has this name. Rename the entry point.",
-        point.name,
-        point.value,
-        plugin_type,
-    )
+            reason = _reason(error)
+        if reason is None and point.name in known:
+            reason = f"another {plugin_type} has this name."
+            cure = "Rename the entry point."
+        if reason is None:
+            known[point.name] = loaded
+        else:
+            warning = "Plug-in %s = %s is ignored: %s %s"
+            logger.warning(warning, point.name, point.value, reason, cure)
+    return known
 
 
 def import_object(name: str) -> Any:

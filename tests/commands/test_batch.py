@@ -17,7 +17,7 @@ from fedbilevel import FedBiO
 from fedbilevel.commands import batch, worker
 from fedbilevel.commands.batch import processes_for, run_batch
 from fedbilevel.commands.batch_progress import BatchProgress
-from fedbilevel.commands.job import Job
+from fedbilevel.commands.jobs import Job
 from fedbilevel.commands.worker_pool import WorkerPool
 from fedbilevel.experiments.run_directory.failures import (
     Failure,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedbilevel import Costs
-from fedbilevel.commands.missing_runs import jobs_of, missing_of
+from fedbilevel.commands.jobs import jobs_of, missing_of
 from fedbilevel.experiments.run_directory.failures import Failure, write_failure
 from fedbilevel.experiments.run_directory.layout import RUN
 from fedbilevel.experiments.run_directory.runs import discard, keep

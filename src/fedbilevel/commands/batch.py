@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from fedbilevel.commands.batch_progress import batch_progress
 from fedbilevel.commands.interruption import interruption
-from fedbilevel.commands.job import Job
+from fedbilevel.commands.jobs import Job
 from fedbilevel.commands.run_monitor import follow
 from fedbilevel.commands.worker_pool import WorkerPool
 from fedbilevel.experiments.schema import Sharded

@@ -14,8 +14,7 @@ from fedbilevel.commands.comparison import (
     warnings,
 )
 from fedbilevel.commands.formatting import JSON_HELP
-from fedbilevel.commands.job import Job
-from fedbilevel.commands.missing_runs import jobs_of, missing_of
+from fedbilevel.commands.jobs import Job, jobs_of, missing_of
 from fedbilevel.experiments.groups import Group, grouped, read_seed_run
 from fedbilevel.metrics.losses import LOSS
 from fedbilevel.metrics.registry import title_of

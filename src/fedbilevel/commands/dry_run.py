@@ -57,8 +57,8 @@ def dry_run(experiment: Experiment, directory: Path, *, as_json: bool) -> int:
             "rounds": experiment.rounds,
             "devices": devices,
             "participants": participants,
-            **_fields(costs),
-            "baseline": None if baseline is None else _fields(baseline),
+            **costs._asdict(),
+            "baseline": None if baseline is None else baseline._asdict(),
             "settings": settings,
         }
         print(json.dumps(facts, default=str))
@@ -95,16 +95,6 @@ def _costs(spec: RunSpec, participants: int) -> Costs:
         rounds=spec.rounds,
         participants=participants,
     )
-
-
-def _fields(costs: Costs) -> dict[str, int]:
-    return {
-        "exchanges": costs.exchanges,
-        "upper_samples": costs.upper_samples,
-        "lower_samples": costs.lower_samples,
-        "bytes_down": costs.bytes_down,
-        "bytes_up": costs.bytes_up,
-    }
 
 
 def _format(costs: Costs) -> str:

@@ -9,7 +9,7 @@ from queue import Empty, SimpleQueue
 from shlex import quote
 
 from fedbilevel.commands.batch_progress import BatchProgress
-from fedbilevel.commands.job import Job
+from fedbilevel.commands.jobs import Job
 from fedbilevel.commands.worker import ENDED, ERROR, Worker
 from fedbilevel.experiments.run_directory.lock import run_lock
 from fedbilevel.experiments.run_directory.runs import keep

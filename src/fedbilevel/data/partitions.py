@@ -7,6 +7,7 @@ import jax
 import numpy as np
 from jaxtyping import Int
 
+from fedbilevel.extras import needs
 from fedbilevel.mathematics.problem import Batch
 
 if TYPE_CHECKING:
@@ -39,13 +40,8 @@ def partition(
         >>> sorted(sorted(part.tolist()) for part in rows)
         [[0, 2], [1, 3]]
     """
-    try:
+    with needs("Partitions", "flwr-datasets", "'fedbilevel[partition]'"):
         from datasets import Dataset
-    except ImportError as error:
-        raise ImportError(
-            "Partitions need flwr-datasets, which is not installed. "
-            "Run: pip install 'fedbilevel[partition]'"
-        ) from error
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) != 1:
         raise ValueError(

@@ -3,6 +3,7 @@
 import numpy as np
 
 from fedbilevel.datasets.table import DataSet, LabelledData
+from fedbilevel.extras import needs
 
 _TRAINING = 1437  # 80 % of the examples
 
@@ -27,13 +28,8 @@ def digits() -> DataSet:
         >>> data.test.labels[:8]
         array([7, 9, 4, 7, 0, 2, 6, 1], dtype=int32)
     """
-    try:
+    with needs("Images of the data set digits", "scikit-learn", "scikit-learn"):
         from sklearn.datasets import load_digits
-    except ImportError as error:
-        raise ImportError(
-            "Data set digits needs scikit-learn, which is not installed. "
-            "Run: pip install scikit-learn"
-        ) from error
     pixels, labels = load_digits(return_X_y=True)
     # NumPy guarantees the stream of the legacy generator across versions.
     order = np.random.RandomState(0).permutation(len(labels))

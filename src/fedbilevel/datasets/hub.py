@@ -8,6 +8,7 @@ from jaxtyping import Float32, Int32
 
 from fedbilevel.datasets.columns import feature_columns, numbers_of, values_of
 from fedbilevel.datasets.table import DataSet, LabelledData
+from fedbilevel.extras import needs
 from fedbilevel.nearest import nearest
 
 
@@ -77,13 +78,12 @@ def hub(
 
 
 def _parts(path: str, splits: list[str]) -> list[Any]:
-    try:
+    with needs(
+        "Data sets of the Hugging Face hub",
+        "the library `datasets`",
+        "'fedbilevel[partition]'",
+    ):
         from datasets import load_dataset
-    except ImportError as error:
-        raise ImportError(
-            "Data sets of the Hugging Face hub need the library `datasets`, which is "
-            "not installed. Run: pip install 'fedbilevel[partition]'"
-        ) from error
     try:
         parts: list[Any] = load_dataset(path, split=splits)
     except Exception as error:

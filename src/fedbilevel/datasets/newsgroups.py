@@ -7,6 +7,7 @@ import numpy as np
 
 from fedbilevel.datasets.sources import Contents, File, Source, load
 from fedbilevel.datasets.table import DataSet, LabelledData
+from fedbilevel.extras import needs
 
 _TRAIN, _TEST = "20newsgroups-train.tab", "20newsgroups-test.tab"
 _HEADER = ["Category\tText", "d\tstring", "class\t"]
@@ -137,13 +138,8 @@ def tf_idf(train: Texts, test: Texts, features: int) -> DataSet:
         >>> data.test.features, data.test.labels
         (array([[1., 0.]], dtype=float32), array([1], dtype=int32))
     """
-    try:
+    with needs("Features of the data set newsgroups", "scikit-learn", "scikit-learn"):
         from sklearn.feature_extraction.text import TfidfVectorizer
-    except ImportError as error:
-        raise ImportError(
-            "Data set newsgroups needs scikit-learn, which is not installed. "
-            "Run: pip install scikit-learn"
-        ) from error
     names = sorted(set(train.categories))
     number = {name: label for label, name in enumerate(names)}
     vectorizer = TfidfVectorizer(max_features=features, dtype=np.float32)

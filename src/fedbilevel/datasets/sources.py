@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
+from fedbilevel.extras import needs
+
 Contents: TypeAlias = Mapping[str, bytes]
 Result = TypeVar("Result")
 
@@ -185,12 +187,8 @@ def check(name: str, content: bytes, file: File, cure: str) -> None:
 
 
 def _rows(repository: str) -> Any:
-    try:
+    with needs("Downloads", "the library `datasets`", "datasets"):
         from datasets import load_dataset
-    except ImportError as error:
-        raise ImportError(
-            "the library `datasets` is not installed. Run: pip install datasets"
-        ) from error
     return load_dataset(repository)
 
 

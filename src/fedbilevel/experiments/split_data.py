@@ -9,6 +9,7 @@ from fedbilevel import datasets
 from fedbilevel.data.partitions import fill_empty_parts, partition, take
 from fedbilevel.datasets.table import DataSet, GroupedDataSet, LabelledData
 from fedbilevel.experiments.schema.data import HUB_FIELDS, Data, Partition
+from fedbilevel.extras import needs
 from fedbilevel.problems.imbalance import long_tail
 from fedbilevel.problems.label_noise import redraw_labels
 from fedbilevel.problems.split import Split, SplitData
@@ -103,13 +104,8 @@ def _partition(
     if parts.concentration is None:
         order = np.random.default_rng(parts.seed).permutation(len(labels))
         return list(np.array_split(order, parts.devices))
-    try:
+    with needs("Dirichlet partitions", "flwr-datasets", "'fedbilevel[partition]'"):
         from flwr_datasets.partitioner import DirichletPartitioner
-    except ImportError as error:
-        raise ImportError(
-            "partition.concentration needs the package flwr-datasets; install it with: "
-            "pip install 'fedbilevel[partition]'"
-        ) from error
 
     partitioner = DirichletPartitioner(
         parts.devices,

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -200,6 +201,7 @@ class SecureAnswers:
         )
 
 
+@dataclass
 class _Exchange:
     """An exchange that a site has begun.
 
@@ -213,18 +215,13 @@ class _Exchange:
         vector: vector, once the work has ended.
     """
 
-    def __init__(
-        self,
-        attempt: bytes,
-        roster: dict[str, int],
-        digest: bytes,
-        task: Task,
-        work: Any,
-        secure: SecureSite,
-    ) -> None:
-        self.attempt, self.roster, self.digest = attempt, roster, digest
-        self.task, self.work, self.secure = task, work, secure
-        self.vector: UInt32[np.ndarray, "size"] | None = None
+    attempt: bytes
+    roster: dict[str, int]
+    digest: bytes
+    task: Task
+    work: Any
+    secure: SecureSite
+    vector: UInt32[np.ndarray, "size"] | None = None
 
 
 def vector_of(upload: Upload, share: int) -> UInt32[np.ndarray, "size"]:

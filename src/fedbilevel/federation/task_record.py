@@ -1,14 +1,13 @@
 """The record of answered tasks, so that no task gets two different answers."""
 
-import os
 from pathlib import Path
 
-from fedbilevel.atomic_write import append
+from fedbilevel.atomic_write import append, read_appended
 from fedbilevel.engines.protocol import Moment
 from fedbilevel.federation.epsilon_account import WITHOUT_NOISE, EpsilonAccount
 from fedbilevel.federation.exchange_counter import ExchangeCounter
 from fedbilevel.federation.site_rules import RULES, SiteRules
-from fedbilevel.federation.transport import RefusedError
+from fedbilevel.federation.transport import RefusedError, readable
 from fedbilevel.plurals import count_noun
 
 ANSWERED = "answered.txt"
@@ -139,14 +138,23 @@ class TaskRecord:
         """Read the entries that any process has added since the last task."""
         if self._file is None:
             return
-        if not self._file.exists() or self._file.stat().st_size < self._read:
+        lines, end = read_appended(self._file, self._read)
+        if end < self._read:
             # The operator has removed the file: answer the run from its start.
-            self._digests, self._rollbacks, self._read = {}, 0, 0
-        if not self._file.exists():
-            return
-        for moment, digest in _lines(self._file, self._read):
-            self._add(moment, digest)
-        self._read = self._file.stat().st_size
+            self._digests, self._rollbacks = {}, 0
+            lines, end = read_appended(self._file, 0)
+        for line in lines:
+            try:
+                round_number, exchange, digest = line.decode().split()
+                self._add(Moment(int(round_number), int(exchange)), digest)
+            except ValueError:
+                raise RefusedError(
+                    f"a line of {ANSWERED} in the site's run directory is damaged: "
+                    f"{readable(line.decode(errors='replace')[:50])!r}. Ask its "
+                    "operator to restore the file, or to remove the run directory so "
+                    "that the site answers the run from its start"
+                ) from None
+        self._read = end
 
     def _note(self, moment: Moment, digest: str, charge: str) -> None:
         # Count first: after a crash in between, the answer must still count.
@@ -160,31 +168,3 @@ class TaskRecord:
 
 def _numbers(moment: Moment) -> tuple[int, int]:
     return int(moment[0]), int(moment[1])
-
-
-def _lines(file: Path, read: int) -> list[tuple[Moment, str]]:
-    """Return the entries of a file after its first `read` bytes.
-
-    An unfinished last line is cut off. Call this with the lock held: another process
-    might be writing the line.
-    """
-    with file.open("rb") as opened:
-        before = opened.read(read).count(b"\n")
-        added = opened.read()
-    whole = added[: added.rfind(b"\n") + 1]
-    if whole != added:
-        # Its task was not answered: the line is written before the answer.
-        os.truncate(file, read + len(whole))
-    entries = []
-    text = whole.decode(errors="replace")
-    for number, line in enumerate(text.splitlines(), start=before + 1):
-        try:
-            round_number, exchange, digest = line.split()
-            entries.append((Moment(int(round_number), int(exchange)), digest))
-        except ValueError:
-            raise RefusedError(
-                f"line {number} of {file.name} in the site's run directory is damaged. "
-                "Ask its operator to restore the file, or to remove the run directory "
-                "so that the site answers the run from its start"
-            ) from None
-    return entries

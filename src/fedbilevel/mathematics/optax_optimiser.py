@@ -17,12 +17,7 @@ from fedbilevel.mathematics import adam, arrays, tree
 from fedbilevel.mathematics.optax_schedule import OptaxSchedule, schedule_of
 from fedbilevel.mathematics.settings import SettingError, register
 from fedbilevel.nearest import nearest
-from fedbilevel.plugins import (
-    import_object,
-    load_plugins,
-    warn_excluded,
-    warn_name_taken,
-)
+from fedbilevel.plugins import import_object, with_plugins
 
 GROUP = "fedbilevel.server_optimisers"
 """Entry-point group of plug-ins: functions that return an optax transformation."""
@@ -229,14 +224,12 @@ def factories() -> dict[str, Callable[..., Any]]:
         and "learning_rate" in (signature := inspect.signature(function)).parameters
         and "GradientTransformation" in str(signature.return_annotation)
     }
-    for point, factory in load_plugins(GROUP):
-        if not callable(factory):
-            warn_excluded(point, "it is not a function.")
-        elif point.name in functions:
-            warn_name_taken(point, "server optimiser")
-        else:
-            functions[point.name] = factory
-    return functions
+    return with_plugins(
+        functions,
+        GROUP,
+        "server optimiser",
+        lambda factory: None if callable(factory) else "it is not a function.",
+    )
 
 
 def _factory(name: str) -> Callable[..., Any]:

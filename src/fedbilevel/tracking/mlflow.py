@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbilevel.error_text import first_line
+from fedbilevel.extras import needs
 from fedbilevel.tracking.protocol import RunStatus, numbers
 from fedbilevel.tracking.records import Record
 
@@ -44,14 +45,9 @@ class MLflow:
 
     def begin(self, name: str, settings: Mapping[str, Any], resume: bool) -> None:
         """Find the MLflow run, or create it with the settings."""
-        try:
+        with needs("Records in MLflow", "mlflow", "'fedbilevel[mlflow]'"):
             from mlflow.exceptions import MlflowException
             from mlflow.tracking import MlflowClient
-        except ImportError as error:
-            raise ImportError(
-                "The Python package mlflow is not installed. Run: pip install "
-                "'fedbilevel[mlflow]'"
-            ) from error
         try:
             with _timeouts():
                 self._client = MlflowClient(self.uri)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedbilevel.extras import needs
 from fedbilevel.tracking.protocol import RunStatus, numbers
 from fedbilevel.tracking.records import Record
 
@@ -22,13 +23,8 @@ class TensorBoard:
 
     def begin(self, name: str, settings: Mapping[str, Any], resume: bool) -> None:
         """Check that tensorboardX is installed; the first record opens the file."""
-        try:
+        with needs("TensorBoard's files", "tensorboardX", "'fedbilevel[tensorboard]'"):
             import tensorboardX  # noqa: F401
-        except ImportError as error:
-            raise ImportError(
-                "The Python package tensorboardX, which writes TensorBoard's files, is "
-                "not installed. Run: pip install 'fedbilevel[tensorboard]'"
-            ) from error
         lines = (f"    {key} = {value}" for key, value in settings.items())
         self._settings = "\n".join(lines)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbilevel.error_text import first_line
+from fedbilevel.extras import needs
 from fedbilevel.tracking.protocol import RunStatus, numbers
 from fedbilevel.tracking.records import Record
 
@@ -35,13 +36,8 @@ class WeightsAndBiases:
 
     def begin(self, name: str, settings: Mapping[str, Any], resume: bool) -> None:
         """Find or create the W&B run, and send the settings."""
-        try:
+        with needs("Records in Weights & Biases", "wandb", "'fedbilevel[wandb]'"):
             import wandb
-        except ImportError as error:
-            raise ImportError(
-                "The Python package wandb is not installed. Run: pip install "
-                "'fedbilevel[wandb]'"
-            ) from error
         id_file = self.directory / RUN
         has_id = resume and id_file.exists()
         self.directory.mkdir(parents=True, exist_ok=True)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedbilevel.engines.fingerprint import differences
+from fedbilevel.extras import needs
 from fedbilevel.tuning.space import Setting, Space
 
 NAME = "fedbilevel"
@@ -284,14 +285,9 @@ def opened(file: Path | None, space: Space, seed: int) -> Iterator[Study]:
         ...     study.trials()
         []
     """
-    try:
+    with needs("Searches of settings", "optuna", "'fedbilevel[tune]'"):
         import optuna
         from filelock import FileLock, Timeout
-    except ImportError as error:
-        raise ImportError(
-            f"Tuning needs the package {error.name}. Run "
-            "`pip install 'fedbilevel[tune]'`."
-        ) from error
     logging.getLogger("optuna").setLevel(logging.WARNING)
     if file is None:
         yield Study(optuna.storages.InMemoryStorage(), space, seed)

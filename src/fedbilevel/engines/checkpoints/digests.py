@@ -11,6 +11,7 @@ import jax
 
 from fedbilevel.engines.checkpoints.arrays import read_arrays
 from fedbilevel.engines.protocol import RunState
+from fedbilevel.extras import needs
 from fedbilevel.mathematics.arrays import on_host, restore
 
 DIGESTS = "digests.json"
@@ -89,13 +90,8 @@ def read_state(directory: Path, like: RunState) -> RunState | None:
 
 def orbax() -> Any:
     """Return the module `orbax.checkpoint`, or raise ImportError with a remedy."""
-    try:
+    with needs("Checkpoints", "orbax-checkpoint", "'fedbilevel[checkpoints]'"):
         import orbax.checkpoint as ocp
-    except ImportError as error:
-        raise ImportError(
-            "Checkpoints need the package orbax-checkpoint. Run "
-            "`pip install 'fedbilevel[checkpoints]'`."
-        ) from error
     return ocp
 
 

@@ -12,7 +12,7 @@ Without an entry point, a file gives the import path of the class:
 import ast
 from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from types import ModuleType
 from typing import Any
@@ -26,12 +26,7 @@ from fedbilevel.engines.simulation import Simulation
 from fedbilevel.experiments.schema.auto import Auto
 from fedbilevel.experiments.schema.engines import Sharded
 from fedbilevel.experiments.schema.problems import CustomProblem
-from fedbilevel.plugins import (
-    import_object,
-    load_plugins,
-    warn_excluded,
-    warn_name_taken,
-)
+from fedbilevel.plugins import import_object, with_plugins
 
 AUTO = "auto"
 """The name of `Auto`."""
@@ -82,16 +77,10 @@ def list_types(table: str) -> Mapping[str, type]:
     else:
         built_in = [Auto, *_public(table, fedbilevel, _algorithms())]
     types = {AUTO if cls is Auto else cls.__name__: cls for cls in built_in}
-    has_plugins = table in REQUIRED_METHODS
-    for point, cls in load_plugins(f"fedbilevel.{table}s") if has_plugins else ():
-        reason = invalid_reason(table, cls)
-        if reason is not None:
-            warn_excluded(point, reason)
-        elif point.name in types:
-            warn_name_taken(point, table)
-        else:
-            types[point.name] = cls
-    return types
+    if table not in REQUIRED_METHODS:
+        return types
+    invalid = partial(invalid_reason, table)
+    return with_plugins(types, f"fedbilevel.{table}s", table, invalid)
 
 
 def _algorithms() -> list[str]:
