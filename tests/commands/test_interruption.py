@@ -10,7 +10,7 @@ import pytest
 
 from fedbilevel.commands import interruption as module
 from tests.commands.typing_in import ENVIRONMENT
-from tests.waiting import until
+from tests.waiting import HANG, until
 
 STUCK = """
 import hashlib
@@ -20,6 +20,21 @@ with interruption():
     # One operation for Python, as a compiled program of JAX is: it takes hours.
     hashlib.pbkdf2_hmac("sha256", b"a", b"b", 2**31 - 1)
 """
+FORKS = """
+import os, signal
+from fedbilevel.commands.interruption import interruption
+with interruption():
+    child = os.fork()
+    if not child:
+        signal.pause()
+os.kill(child, signal.SIGKILL)
+"""
+
+
+@pytest.mark.process
+def test_a_process_forked_within_does_not_delay_the_end():
+    command = [sys.executable, "-c", FORKS]
+    assert subprocess.run(command, env=ENVIRONMENT, timeout=HANG).returncode == 0
 
 
 @pytest.mark.process

@@ -205,7 +205,7 @@ EXCHANGES_SEEN = [
 
 
 def test_an_excluded_site_is_named_once_and_counted_at_the_end(tmp_path, capsys):
-    named: set[tuple[str, str]] = set()
+    named: set[Exclusion] = set()
     exclusions = [Exclusion(1, "east", "refused: no more")]
     output = [
         str(item) for _ in range(2) for item in _new_exclusions(exclusions, named)

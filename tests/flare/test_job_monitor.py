@@ -5,7 +5,7 @@ The same with real processes: `tests/federation/test_flare_faults.py`.
 
 import pytest
 
-from fedbilevel.deployment.connection import Connection
+from fedbilevel.deployment.connection import Connection, UnreachableError
 from fedbilevel.deployment.deadlines import EXCHANGE, Deadlines
 from fedbilevel.federation import Exchange
 from fedbilevel.flare import job_monitor
@@ -24,6 +24,7 @@ class Server(Administrator):
     def __init__(self) -> None:
         self.online, self.runs = set(SITES), set(SITES)
         self.aborted = False
+        self.new_fields: dict[str, object] = {"warnings": {}}
 
     def state(self, job: str) -> JobState:
         return JobState("RUNNING")
@@ -48,7 +49,18 @@ class Server(Administrator):
             "failures": {},
             "first": 0,
             "records": [],
+            **self.new_fields,
         }
+
+
+def test_a_server_with_an_older_version_is_named(server):
+    server.new_fields = {}
+    watch = watched(server, SITES, set())
+    watch.over()
+    with pytest.raises(
+        UnreachableError, match=r"lacks warnings: the server has an old"
+    ):
+        watch.ask({})
 
 
 @pytest.fixture

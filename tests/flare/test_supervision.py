@@ -16,6 +16,7 @@ from fedbilevel.experiments.run_directory.layout import EXCHANGES, SOLUTION
 from fedbilevel.experiments.schema import Experiment, FederationSettings, Partition
 from fedbilevel.federation import Exchange
 from fedbilevel.flare.administrator import Administrator
+from fedbilevel.flare.collab_server import NOTICES
 from fedbilevel.flare.job_state import ABORTED, Abort
 from fedbilevel.flare.supervision import FederationError, Supervision
 from fedbilevel.tracking.records import Journal, Record, read_records
@@ -233,6 +234,28 @@ def test_an_exclusion_between_two_requests_is_reported_once(tmp_path):
     last = Job(whole, files={SOLUTION: "all"}, exchanges=exchanges, answers=5)
     _, output = supervised(tmp_path, [last])
     assert output.count(f"Round 0: west is excluded: {AWAY}") == 1
+
+
+def test_a_site_that_drops_out_again_is_reported_again(tmp_path):
+    away = {"west": AWAY}
+    exchanges = [
+        Exchange(0, 0, 0.1, ["east", "north"], away, [], 9, 9),
+        Exchange(1, 0, 0.1, ["east", "north"], away, [], 9, 9),
+        Exchange(2, 0, 0.1, list(SITES), {}, [], 9, 9),
+        Exchange(3, 0, 0.1, ["east", "north"], away, [], 9, 9),
+    ]
+    whole = records(3.0, 2.0, 1.0, 0.5)
+    last = Job(whole, files={SOLUTION: "all"}, exchanges=exchanges, answers=5)
+    _, output = supervised(tmp_path, [last])
+    reported = [line for line in output if "west is excluded" in line]
+    assert [line.split(":")[0] for line in reported] == ["Round 0", "Round 3"]
+
+
+def test_what_the_algorithm_reports_at_the_server_reaches_the_submitter(tmp_path):
+    text = "The lower problem has not been solved."
+    files = {SOLUTION: "all", NOTICES: f"{text}\n"}
+    _, output = supervised(tmp_path, [Job(records(3.0, 2.0, 1.0, 0.5), files=files)])
+    assert output.count(f"the run: {text}") == 1
 
 
 def test_exclusions_after_the_last_request_are_read_from_the_results(tmp_path):

@@ -184,7 +184,7 @@ def _follow(
     *_, known = 0, *(record.rounds for record in read_records(directory))
     supervision = Supervision(experiment, _run_in(directory), directory, administrator)
     sites = {"sites": "connecting …"}
-    reported: set[tuple[str, str]] = set()
+    reported: set[Exclusion] = set()
     display = progress(
         headline(experiment, directory), experiment.rounds, as_json, sites
     )
@@ -243,13 +243,12 @@ def _run_in(directory: Path) -> str:
 
 
 def _new_exclusions(
-    exclusions: Iterable[Exclusion], reported: set[tuple[str, str]]
+    exclusions: Iterable[Exclusion], reported: set[Exclusion]
 ) -> Iterator[Exclusion]:
     """Yield the exclusions that were not reported before: jobs repeat some."""
     for exclusion in exclusions:
-        key = exclusion.site, exclusion.reason
-        if key not in reported:
-            reported.add(key)
+        if exclusion not in reported:
+            reported.add(exclusion)
             yield exclusion
 
 

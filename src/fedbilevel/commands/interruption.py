@@ -117,6 +117,8 @@ def _watch(interrupted: Interrupted) -> Iterator[None]:
     finally:
         _watched.pop()
         signal.set_wakeup_fd(previous)
+        # A process that user code forked may hold a copy of the socket for hours.
+        writer.shutdown(socket.SHUT_RDWR)
         writer.close()
         thread.join()
         reader.close()

@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 from fedbilevel.federation import Exchange
 
-MOST_REASONS = 8
-"""Maximum number of reasons of a site that a job reports: a site may send others in
-every exchange."""
+MOST_EXCLUSIONS = 8
+"""Maximum number of exclusions of a site that a job reports: a site may send another
+reason in every exchange, or answer every second one."""
 
 
 class Exclusion(NamedTuple):
-    """The first exclusion of a site for a reason.
+    """The first of consecutive exclusions of a site for one reason.
 
     Attributes:
         round_number: round, counted from 0.
@@ -35,9 +35,9 @@ class Exclusion(NamedTuple):
 
 
 class ExclusionNotices:
-    """The exclusions of a job in their order, each site and reason once.
+    """The exclusions of a job in their order, and none like that site's last one.
 
-    A status report has those that the submitter has not received. The newest exchange
+    A site that has counted since then is reported again. A status report has those that the submitter has not received. The newest exchange
     alone would not show a site that is no longer contacted.
 
     Example:
@@ -53,15 +53,18 @@ class ExclusionNotices:
 
     def __init__(self) -> None:
         self._exclusions: list[Exclusion] = []
-        self._known: set[tuple[str, str]] = set()
+        self._reasons: dict[str, str] = {}
         self._counts: Counter[str] = Counter()
 
     def note(self, exchange: Exchange) -> None:
         """Note the exclusions of an exchange."""
+        for site in exchange.counted:
+            self._reasons.pop(site, None)
         for site, reason in exchange.excluded.items():
-            if (site, reason) in self._known or self._counts[site] == MOST_REASONS:
+            most = self._counts[site] == MOST_EXCLUSIONS
+            if most or self._reasons.get(site) == reason:
                 continue
-            self._known.add((site, reason))
+            self._reasons[site] = reason
             self._counts[site] += 1
             self._exclusions.append(Exclusion(exchange.round_number, site, reason))
 
@@ -71,7 +74,7 @@ class ExclusionNotices:
 
 
 def exclusions_in(file: Path, known: Set[str]) -> list[Exclusion]:
-    """Return the exclusions in a log of exchanges, each site and reason once.
+    """Return the exclusions in a log of exchanges, as `ExclusionNotices` lists them.
 
     Args:
         file: log of exchanges.

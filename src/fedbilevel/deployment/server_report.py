@@ -17,6 +17,20 @@ MAX_RECORDS = 500
 """Maximum number of records in one report."""
 
 
+FIELDS = frozenset(
+    {
+        "records",
+        "exclusions",
+        "exchange",
+        "first",
+        "stage",
+        "failures",
+        "warnings",
+    }
+)
+"""Keys of a report; those of another version of the package may differ."""
+
+
 class ServerReport:
     """The log of exchanges and the stage of a job, reported to an administrator.
 

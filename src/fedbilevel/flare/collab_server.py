@@ -10,6 +10,9 @@ from typing import Any
 from nvflare.collab import collab
 from nvflare.collab.api.exceptions import RunAborted
 
+from fedbilevel.algorithms.notices import notices_of
+from fedbilevel.algorithms.protocol import Server
+from fedbilevel.atomic_write import atomic_replace
 from fedbilevel.deployment.job_files import read_job_experiment
 from fedbilevel.deployment.local_code import UnknownCodeError
 from fedbilevel.deployment.server_computation import federated_work
@@ -28,7 +31,9 @@ TOPIC = "fedbilevel"
 """Topic of the command with which an administrator requests a job's status."""
 RESULTS = "fedbilevel"
 """Directory of a job's results that an administrator may download."""
-LEFT = (EXCHANGES, SOLUTION)
+NOTICES = "notices.txt"
+"""File with what the algorithm reports about the run so far, a line each."""
+LEFT = (EXCHANGES, SOLUTION, NOTICES)
 """Files in that directory, besides the records."""
 FAILURE = "failure.json"
 """File in that directory with the reason for a job's failure."""
@@ -80,6 +85,7 @@ class CollabServer:
             ) as steps:
                 for step in steps:
                     reports.begin(step.round.number)
+                    _write_notices(run_directory / NOTICES, step.round.server)
                     if reports.is_stopping or collab.is_aborted:
                         break
         except RunAborted:
@@ -98,6 +104,13 @@ class CollabServer:
             for name in (RECORDS, *LEFT):
                 if (run_directory / name).exists():
                     shutil.copy(run_directory / name, results / name)
+
+
+def _write_notices(file: Path, server: Server) -> None:
+    notices = notices_of(server)
+    with atomic_replace(file) as unfinished:
+        lines = (f"{text}\n" for text, count in notices.items() if count)
+        unfinished.write_text("".join(lines))
 
 
 def _work(

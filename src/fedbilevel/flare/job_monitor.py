@@ -4,9 +4,10 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from fedbilevel.deployment.connection import Connection
+from fedbilevel.deployment.connection import Connection, UnreachableError
 from fedbilevel.deployment.deadlines import ENDING, Deadlines, Progress, Stage
 from fedbilevel.deployment.poll_schedule import SHORTEST, PollSchedule
+from fedbilevel.deployment.server_report import FIELDS
 from fedbilevel.federation import Exchange
 from fedbilevel.flare.administrator import Administrator, NotRunningError, reason_of
 from fedbilevel.flare.collab_server import TOPIC
@@ -146,7 +147,8 @@ class JobMonitor:
         """Return the job's status report, or None if it does not answer.
 
         Raises:
-            UnreachableError: if the server has not answered for too long.
+            UnreachableError: if the server has not answered for too long, or has an
+                older version of the package.
         """
         if self._state.status != RUNNING:
             return None  # It has not begun, or is ending.
@@ -164,6 +166,12 @@ class JobMonitor:
             self._note_silence()
             return None
         self._not_running = 0
+        if report is not None and (missing := FIELDS - report.keys()):
+            raise UnreachableError(
+                f"The server's report lacks {', '.join(sorted(missing))}: the server "
+                "has an older version of fedbilevel than this machine. Install the "
+                "same version on both."
+            )
         if report is None:
             self._note_silence()
         else:

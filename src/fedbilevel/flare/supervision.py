@@ -19,7 +19,7 @@ from fedbilevel.experiments.run_directory.layout import EXCHANGES, SOLUTION
 from fedbilevel.experiments.schema import Experiment
 from fedbilevel.federation import Exchange
 from fedbilevel.flare.administrator import Administrator, reason_of
-from fedbilevel.flare.collab_server import FAILURE, LEFT, RESULTS
+from fedbilevel.flare.collab_server import FAILURE, LEFT, NOTICES, RESULTS
 from fedbilevel.flare.job_monitor import JobMonitor
 from fedbilevel.flare.recipe import FederationRecipe
 from fedbilevel.flare.refusals import blocking_sites, explain_refusals, refusals_of
@@ -307,7 +307,7 @@ class Supervision:
             yield JobEvent(message=f"{text}, or until its entry in {file} is removed")
 
     def _warn(self, warnings: Mapping[str, str]) -> Generator[JobEvent]:
-        """Yield a message for each new warning about a site."""
+        """Yield a message for each new warning about a site, or about the run."""
         for name, text in warnings.items():
             if (message := f"{name}: {text}") not in self._warned:
                 self._warned.add(message)
@@ -335,6 +335,9 @@ class Supervision:
             for file in results.glob(f"**/{RESULTS}/{EXCHANGES}"):
                 # The last ones were not polled.
                 yield JobEvent(exclusions=exclusions_in(file, set(known)))
+            for file in results.glob(f"**/{RESULTS}/{NOTICES}"):
+                for text in file.read_text().splitlines():
+                    yield from self._warn({"the run": text})
             for file in results.glob(f"**/{FAILURES}"):
                 yield from self._suspend(job, failures_in(file.parent))
             for file in results.glob(f"**/{RESULTS}/{RECORDS}"):
