@@ -37,8 +37,9 @@ class Exclusion(NamedTuple):
 class ExclusionNotices:
     """The exclusions of a job in their order, and none like that site's last one.
 
-    A site that has counted since then is reported again. A status report has those that the submitter has not received. The newest exchange
-    alone would not show a site that is no longer contacted.
+    A site that has counted since then is reported again. A status report has those that
+    the submitter has not received. The newest exchange alone would not show a site that
+    is no longer contacted.
 
     Example:
         >>> notices = ExclusionNotices()
