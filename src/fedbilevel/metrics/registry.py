@@ -3,7 +3,7 @@
 A plug-in is an installed package with entry points, such as
 
     [project.entry-points."fedbilevel.metrics"]
-    curvature = "my_package.curvature:CURVATURE"
+    sharpness = "my_package.sharpness:SHARPNESS"
 """
 
 from collections.abc import Mapping
