@@ -1,10 +1,11 @@
 """Metrics by name: in experiment files, of plug-ins and of tasks."""
 
 import logging
-from importlib.metadata import EntryPoint
+from typing import NamedTuple
 
 import pytest
 
+import fedbilevel.plugins
 from fedbilevel.experiments.measure import measurements
 from fedbilevel.experiments.schema import Evaluation
 from fedbilevel.mathematics.settings import SettingError
@@ -19,15 +20,22 @@ TASK = quadratic_task(QUADRATIC)
 SIZE = Metric("size", "‖y‖²", False, lambda point: (point.y @ point.y) + 2.0)
 
 
+class Point(NamedTuple):
+    """An entry point of an installed package."""
+
+    name: str
+    metric: object
+    value: str = "package:METRIC"
+
+    def load(self):
+        return self.metric
+
+
 @pytest.fixture
 def plugins(monkeypatch):
     """Installed packages with the metric "size", one of a taken name, and no metric."""
-    loaded = [("size", SIZE), ("loss", SIZE), ("broken", len)]
-    points = [
-        (EntryPoint(name, "package:METRIC", "fedbilevel.metrics"), metric)
-        for name, metric in loaded
-    ]
-    monkeypatch.setattr(registry, "load_plugins", lambda group: iter(points))
+    points = Point("size", SIZE), Point("loss", SIZE), Point("broken", len)
+    monkeypatch.setattr(fedbilevel.plugins, "entry_points", lambda group: points)
     registry.list_metrics.cache_clear()
     yield
     registry.list_metrics.cache_clear()

@@ -8,18 +8,14 @@ A plug-in is an installed package with entry points, such as
 
 from collections.abc import Mapping
 from functools import cache
+from typing import Any
 
 from fedbilevel.mathematics.settings import SettingError
 from fedbilevel.metrics.losses import LOSS, TRAINING_LOSS
 from fedbilevel.metrics.metric import Metric
 from fedbilevel.metrics.stationarity import HYPERGRADIENT, LOWER_ERROR
 from fedbilevel.nearest import nearest
-from fedbilevel.plugins import (
-    import_object,
-    load_plugins,
-    warn_excluded,
-    warn_name_taken,
-)
+from fedbilevel.plugins import import_object, with_plugins
 
 BUILT_IN = (LOSS, TRAINING_LOSS, HYPERGRADIENT, LOWER_ERROR)
 ALWAYS = tuple(metric for metric in BUILT_IN if not metric.is_slow)
@@ -39,15 +35,14 @@ def list_metrics() -> Mapping[str, Metric]:
         >>> list(list_metrics())[:2]
         ['loss', 'training_loss']
     """
-    metrics = {metric.name: metric for metric in BUILT_IN}
-    for point, metric in load_plugins("fedbilevel.metrics"):
-        if not isinstance(metric, Metric) or metric in ALWAYS:
-            warn_excluded(point, "it is not a fedbilevel.metrics.Metric.")
-        elif point.name in metrics:
-            warn_name_taken(point, "metric")
-        else:
-            metrics[point.name] = metric._replace(name=point.name)
-    return metrics
+    built_in = {metric.name: metric for metric in BUILT_IN}
+    metrics = with_plugins(built_in, "fedbilevel.metrics", "metric", _invalid_reason)
+    return {name: metric._replace(name=name) for name, metric in metrics.items()}
+
+
+def _invalid_reason(metric: Any) -> str | None:
+    is_metric = isinstance(metric, Metric)
+    return None if is_metric else "it is not a fedbilevel.metrics.Metric."
 
 
 def find_metric(name: str) -> Metric:
