@@ -32,6 +32,7 @@ from fedbilevel.federation.secure_sums.second_sums import most_permitting
 from fedbilevel.federation.secure_sums.server import SecureServer
 from fedbilevel.federation.secure_sums.site import SecureSite
 from fedbilevel.federation.sum_record import SUMS, SumRecord
+from fedbilevel.federation.survivor_log import SurvivorLog
 from tests.federation.secure_exchange import ALL, AUTHORITY, context_of, names_of
 from tests.federation.secure_federation import (
     NAMES,
@@ -115,6 +116,20 @@ def test_a_second_sum_without_a_site_is_refused_by_default(monkeypatch, tmp_path
     # The run may continue with the same sites: the same sum reveals nothing new.
     server.run()
     np.testing.assert_array_equal(server.totals[0], server.totals[1])
+
+
+@pytest.mark.slow
+def test_a_server_repeats_sums_over_the_survivors_of_each_exchange(tmp_path):
+    def states(schedule):
+        among = sites(directory=tmp_path)
+        log = SurvivorLog(tmp_path / "survivors.txt")
+        result = federate(Relay(among, Dropouts(schedule)), among, survivors=log)
+        return [each.counted for each in result.exchanges], result.states
+
+    counted, first = states([{}, {VICTIM: "mask"}])
+    again, second = states([{}, {}])
+    assert again == counted == [list(NAMES), [n for n in NAMES if n != VICTIM]]
+    np.testing.assert_array_equal(first, second)
 
 
 @pytest.mark.nightly

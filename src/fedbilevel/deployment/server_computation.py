@@ -19,6 +19,7 @@ from fedbilevel.federation import Exchange, Federation, Transport, enrol
 from fedbilevel.federation.computation import Computation
 from fedbilevel.federation.device_state import MAX_STATES
 from fedbilevel.federation.release_log import ReleaseLog
+from fedbilevel.federation.survivor_log import SurvivorLog
 from fedbilevel.mathematics.problem import Lower, Upper
 from fedbilevel.problems.task import Model
 
@@ -95,6 +96,7 @@ def federated_work(
         note=note,
         releases=ReleaseLog(directory / RELEASES),
         secure_sums=_root(kit) if settings.secure_sums else None,
+        survivors=SurvivorLog(directory / SURVIVORS),
     )
     weights = weights_of(experiment, devices)
     measure = metrics_of(model.metrics)
@@ -105,6 +107,8 @@ def federated_work(
 
 RELEASES = "releases.txt"
 """File in the run directory with a line for each mean with noise."""
+SURVIVORS = "survivors.txt"
+"""File in the run directory with a line for each secure sum."""
 
 
 def _root(kit: Path) -> Any:

@@ -15,7 +15,7 @@ class Exchange(NamedTuple):
         counted: devices whose uploads entered the mean.
         excluded: reason for each contacted device whose upload did not count.
         skipped: devices not contacted, because they missed several exchanges in a
-            row.
+            row, or because a repeated secure sum is without them.
         bytes_down: bytes of all messages to devices.
         bytes_up: bytes of all replies.
 

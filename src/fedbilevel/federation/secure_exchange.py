@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -74,6 +74,7 @@ class SecureExchange:
         roster: whole share of each participant, by name.
         form: shapes and types of the uploads.
         schedule: times and numbers of the exchange.
+        before_confirm: function called with the survivors before sites sign them.
         before_sum: function called before the request that lets the server compute
             the sum.
 
@@ -93,11 +94,13 @@ class SecureExchange:
         roster: Mapping[str, int],
         form: Form,
         schedule: Schedule,
+        before_confirm: Callable[[Iterable[str]], None] = lambda names: None,
         before_sum: Callable[[], None] = lambda: None,
     ) -> None:
         self._transport, self._root = transport, root
         self._run, self._moment, self._roster = run, moment, dict(roster)
-        self._form, self._schedule, self._before_sum = form, schedule, before_sum
+        self._form, self._schedule = form, schedule
+        self._before_confirm, self._before_sum = before_confirm, before_sum
         self._attempt = secrets.token_bytes(ATTEMPT_BYTES)
         self._server: SecureServer | None = None
         self._keys: dict[str, bytes] = {}
@@ -171,6 +174,8 @@ class SecureExchange:
                 # Before the request confirm, no mask can be removed.
                 if step <= Request.CONFIRM:
                     self._require(len(packets), STEPS[step - 1])
+            if step == Request.CONFIRM:
+                self._before_confirm(packets)
             if step == Request.UNMASK:
                 self._before_sum()
             with self._timed(step):

@@ -1,5 +1,6 @@
 """The server of a federation: an engine that reaches its devices over a transport."""
 
+import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -10,7 +11,6 @@ import numpy as np
 from jaxtyping import PyTree
 
 from fedbilevel.algorithms.protocol import (
-    Downlink,
     FederatedAlgorithm,
     Phase,
     Private,
@@ -44,6 +44,7 @@ from fedbilevel.federation.replies import Form, ReplyCollector
 from fedbilevel.federation.reply_window import ReplyWindow
 from fedbilevel.federation.secret_noise import secret_normals
 from fedbilevel.federation.site import compute_on_device
+from fedbilevel.federation.survivor_log import SurvivorLog
 from fedbilevel.federation.transport import Transport
 from fedbilevel.federation.wire_format import pack
 from fedbilevel.plurals import there_are
@@ -96,6 +97,7 @@ class Federation:
             exchanges in which the server learns only the sum of the uploads; None for
             plain exchanges. The algorithm needs `FixedPoint`, and the sites their
             certificates.
+        survivors: survivors of the secure sums of this run; by default in memory.
 
     Example:
         >>> import jax.numpy as jnp
@@ -130,6 +132,7 @@ class Federation:
         note: Callable[[Exchange], None] = lambda exchange: None,
         releases: ReleaseLog | None = None,
         secure_sums: "x509.Certificate | None" = None,
+        survivors: SurvivorLog | None = None,
     ) -> None:
         if not 1 <= quorum <= devices.device_count:
             raise ValueError(
@@ -154,6 +157,7 @@ class Federation:
         self._absences = Absences()
         self._releases = releases or ReleaseLog()
         self._root = secure_sums
+        self._survivors = survivors or SurvivorLog()
         self._forms: dict[PhaseReference, Form] = {}
 
     key_is_secret = False
@@ -230,22 +234,31 @@ class Federation:
         """Return the uploads of the participants, one by one or as a sum."""
         job, reference, moment = inputs.job, inputs.reference, inputs.moment
         downlink = jax.tree.map(np.asarray, inputs.phase.broadcast(inputs.state.server))
-        messages_to = self._messages(inputs, downlink)
+        key = np.asarray(jax.random.key_data(job.key))
+        task = Task(self._run, reference, moment, key, (0, 0), pack(downlink))
+        messages_to = _messages(inputs, task)
         form = self._form_of(job, reference, inputs.state)
         if isinstance(noise_of(job.algorithm), ExampleNoise):
             # Sites answer with noise whether or not the exchange succeeds.
             self._releases.add(moment)
-        candidates = self._candidates(inputs.chosen)
         if self._root is not None:
+            digest = hashlib.blake2b(task.encode(), digest_size=32).hexdigest()
+            survivors = self._survivors.of(digest)
+            chosen = [
+                device
+                for device in inputs.chosen
+                if survivors is None or self._devices.names[device] in survivors
+            ]
             names = [("secure_sums", "secure_sums"), *transforms_of(job.algorithm)]
             check_rules(names)
             return collect_sum(
-                self._secure_exchange(inputs, form),
-                candidates,
+                self._secure_exchange(inputs, form, digest),
+                self._candidates(chosen),
                 messages_to,
                 inputs.weights,
                 largest_level_of(job.algorithm),
             )
+        candidates = self._candidates(inputs.chosen)
         collector = ReplyCollector(
             job,
             reference,
@@ -327,7 +340,9 @@ class Federation:
         if inputs.phase.aggregation.release is not None:
             self._releases.add(inputs.moment)
 
-    def _secure_exchange(self, inputs: "_Inputs", form: Form) -> "SecureExchange":
+    def _secure_exchange(
+        self, inputs: "_Inputs", form: Form, task: str
+    ) -> "SecureExchange":
         # Imported here: plain exchanges do not need the packages of the extra.
         from fedbilevel.federation.secure_exchange import Schedule, SecureExchange
 
@@ -346,11 +361,13 @@ class Federation:
             form,
             Schedule(
                 self._timeout,
-                self._straggler_factor,
+                # Sites sign a repeated sum over all of its first survivors only.
+                None if self._survivors.of(task) else self._straggler_factor,
                 max(self._quorum, fewest),
                 # Tests replace the module.
                 lambda: time.monotonic(),
             ),
+            lambda names: self._survivors.add(inputs.moment, task, names),
             # A sum is a release even if the server stops now, or rejects it.
             lambda: self._count_release(inputs),
         )
@@ -380,37 +397,6 @@ class Federation:
             if not collector.missing or window.left() <= 0:
                 break
         return window.closed_early
-
-    def _messages(
-        self, inputs: "_Inputs", downlink: Downlink
-    ) -> Callable[[Mapping[str, int], bool], Mapping[str, bytes]]:
-        """Return a function from device numbers by name to the devices' messages.
-
-        Its second argument is whether the devices restart from their first state. A
-        message contains nothing about other devices. Stateless devices all get the
-        same message.
-        """
-        key = np.asarray(jax.random.key_data(inputs.job.key))
-        task = Task(
-            self._run, inputs.reference, inputs.moment, key, (0, 0), pack(downlink)
-        )
-        leaves = jax.tree.leaves(inputs.state.private)
-        same = None if leaves else task.encode()
-
-        def messages_to(
-            devices: Mapping[str, int], from_start: bool
-        ) -> Mapping[str, bytes]:
-            if same is not None:
-                return dict.fromkeys(devices, same)
-            counted = np.asarray(leaves[0])[list(devices.values())]
-            if from_start:
-                counted = np.zeros_like(counted)
-            messages = task.encode_for(
-                [(int(last), int(count)) for last, count in counted]
-            )
-            return dict(zip(devices, messages, strict=True))
-
-        return messages_to
 
     def _form_of(self, job: Job, reference: PhaseReference, state: RunState) -> Form:
         # Shapes are cached per phase: finding them traces the device's computation.
@@ -455,6 +441,32 @@ def largest_level_of(algorithm: FederatedAlgorithm) -> int:
     fixed = fixed_point_of(algorithm)
     assert fixed is not None, "its phases are summed"
     return fixed.largest_level
+
+
+def _messages(
+    inputs: _Inputs, task: Task
+) -> Callable[[Mapping[str, int], bool], Mapping[str, bytes]]:
+    """Return a function from device numbers by name to the devices' messages.
+
+    Its second argument is whether the devices restart from their first state. A
+    message contains nothing about other devices. Stateless devices all get the
+    same message.
+    """
+    leaves = jax.tree.leaves(inputs.state.private)
+    same = None if leaves else task.encode()
+
+    def messages_to(
+        devices: Mapping[str, int], from_start: bool
+    ) -> Mapping[str, bytes]:
+        if same is not None:
+            return dict.fromkeys(devices, same)
+        counted = np.asarray(leaves[0])[list(devices.values())]
+        if from_start:
+            counted = np.zeros_like(counted)
+        messages = task.encode_for([(int(last), int(count)) for last, count in counted])
+        return dict(zip(devices, messages, strict=True))
+
+    return messages_to
 
 
 def _form(job: Job, reference: PhaseReference, state: RunState) -> Form:
