@@ -73,8 +73,8 @@ def job(directory: Path, replies: Mapping[str, bytes | str], quorum: int = 2):
 
 @pytest.mark.parametrize(
     "bad",
-    [REFUSAL, OTHERS, CHANGED],
-    ids=["refuses", "other examples", "other programs"],
+    [REFUSAL, OTHERS, CHANGED, Enrolment.of(HELD).encode()],
+    ids=["refuses", "other examples", "other programs", "older package"],
 )
 def test_a_run_does_not_begin_with_a_site_that_cannot_take_part(tmp_path, bad):
     with pytest.raises(ValueError, match="west"):

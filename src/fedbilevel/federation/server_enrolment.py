@@ -192,7 +192,7 @@ def _request(
                 computations[reply.device] = sent.computation
             except (RefusedError, UnicodeDecodeError) as error:
                 reason = readable(f"sent an invalid enrolment: {error}")
-                reasons[reply.device] = Failure(FailureCause.FAILED, reason)
+                reasons[reply.device] = Failure(FailureCause.UNABLE, reason)
         if not awaited or time.monotonic() > until:
             break
     return replies, computations, reasons
