@@ -14,23 +14,19 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from fedbilevel.algorithms.notices import notices_of
-from fedbilevel.algorithms.protocol import FederatedAlgorithm, Info, Private, Server
-from fedbilevel.data.examples import COHORT_AXES, RandomKey, StoredData
-from fedbilevel.engines.chunk import rows_of, with_rows, work_of_chunk
-from fedbilevel.engines.limits import Limits
-from fedbilevel.engines.mean import conclude
+from fedbilevel.algorithms.protocol import Private
+from fedbilevel.data.examples import COHORT_AXES, StoredData
+from fedbilevel.engines.chunk import Chunk, rows_of, with_rows
+from fedbilevel.engines.inputs import Inputs
 from fedbilevel.engines.protocol import (
     Block,
     Job,
     Moment,
     Participants,
-    PhaseReference,
     Report,
     RunState,
-    server_key,
 )
-from fedbilevel.engines.sweep_round import stretches
-from fedbilevel.mathematics.problem import BilevelProblem
+from fedbilevel.engines.round_program import ExchangeOutput, RoundProgram, run_round
 
 MOST_ROUNDS = 64
 """The most rounds of a block: its call costs less than a hundredth of a small round."""
@@ -38,10 +34,24 @@ MOST_ENTRIES = 65_536
 """The most device slots of a block. Every call transfers all of them, used or not."""
 
 
-class _Output(NamedTuple):
-    counted: Bool[Array, "cohort"]
-    info: Info
-    dispersion: PyTree
+class _Cohorts(NamedTuple):
+    """The participants of the rounds of a block, with their data in the same order."""
+
+    data: StoredData
+    devices: Int[Array | np.ndarray, "rounds cohort"]
+    weights: Float[Array | np.ndarray, "rounds cohort"]
+
+    def of(self, row: Int[Array, ""], private: Private) -> Chunk:
+        """Return the participants of a round, given the private states of all."""
+
+        def select(axis: int | None, leaf: PyTree) -> PyTree:
+            return leaf if axis is None else leaf.reshape(self.devices.shape)[row]
+
+        data: StoredData = jax.tree.map(
+            select, COHORT_AXES, self.data, is_leaf=lambda axis: axis is None
+        )
+        devices = self.devices[row]
+        return Chunk(rows_of(private, devices), data, devices, self.weights[row])
 
 
 def block_capacity(job: Job) -> int:
@@ -76,18 +86,11 @@ def run_block(
         weights[row, : len(cohort.devices)] = cohort.weights
     devices[len(participants) :] = devices[0]
     state, outputs, counted, notices = _rounds(
-        job.algorithm,
-        state.server,
         state.private,
-        job.devices.cohort(devices.ravel()),
-        devices,
-        weights,
-        job.key,
-        np.int32(first),
+        Inputs.of(job, state.server, Moment(first, 0)),
+        _Cohorts(job.devices.cohort(devices.ravel()), devices, weights),
         np.int32(len(participants)),
-        job.limits,
-        problem=job.problem,
-        references=job.phases,
+        program=RoundProgram(job.problem, job.phases),
     )
     last = participants[-1]
     present = last.weights > 0
@@ -98,80 +101,39 @@ def run_block(
     return Block(state, reports, counted, notices)
 
 
-@partial(
-    jax.jit, static_argnames=("problem", "references"), donate_argnames=("private",)
-)
+@partial(jax.jit, static_argnames="program", donate_argnames="private")
 def _rounds(
-    algorithm: FederatedAlgorithm,
-    server: Server,
     private: Private,
-    data: StoredData,
-    devices: Int[Array, "rounds cohort"],
-    weights: Float[Array, "rounds cohort"],
-    key: RandomKey,
-    first: Int[Array, ""],
+    inputs: Inputs,
+    cohorts: _Cohorts,
     count: Int[Array, ""],
-    limits: Limits,
     *,
-    problem: BilevelProblem,
-    references: tuple[PhaseReference, ...],
-) -> tuple[RunState, list[_Output], Bool[Array, "rounds exchanges cohort"], Any]:
-    def run_exchange(
-        row: Int[Array, ""],
-        moment: Moment,
-        state: RunState,
-        reference: PhaseReference,
-    ) -> tuple[RunState, _Output]:
-        cohort = devices[row]
-        mean, states, counted = work_of_chunk(
-            algorithm,
-            state.server,
-            rows_of(state.private, cohort),
-            _cohort_of(data, row, devices.shape),
-            cohort,
-            weights[row],
-            key,
-            moment,
-            limits,
-            problem=problem,
-            reference=reference,
-            # The spread takes a tenth of a short round, and only the last is reported.
-            spread_wanted=row == count - 1,
-        )
-        phase = reference.of(algorithm, problem)
-        server, dispersion = conclude(
-            phase, state.server, mean, server_key(key, moment), jnp.max(weights[row])
-        )
-        private = with_rows(state.private, cohort, counted, states)
-        return RunState(server, private), _Output(counted, mean.info, dispersion)
+    program: RoundProgram,
+) -> tuple[RunState, list[ExchangeOutput], Bool[Array, "rounds exchanges cohort"], Any]:
+    first, _ = inputs.moment
 
     # jit traces it once, although it is used for its shapes and in the loop.
     @partial(jax.jit, inline=True)
-    def run_round(
+    def round_of(
         row: Int[Array, ""], state: RunState
-    ) -> tuple[RunState, list[_Output]]:
-        outputs: list[_Output] = []
-        for reference, exchanges in stretches(references):
-
-            def exchange(
-                state: RunState,
-                number: Int[Array, ""],
-                reference: PhaseReference = reference,
-            ) -> tuple[RunState, _Output]:
-                return run_exchange(row, Moment(first + row, number), state, reference)
-
-            numbers = jnp.asarray(exchanges, jnp.int32)
-            if len(exchanges) == 1:
-                state, output = exchange(state, numbers[0])
-                outputs.append(output)
-                continue
-            state, stacked = jax.lax.scan(exchange, state, numbers)
-            outputs += [_output(stacked, index) for index in range(len(exchanges))]
-        return state, outputs
+    ) -> tuple[RunState, list[ExchangeOutput]]:
+        cohort = cohorts.of(row, state.private)
+        after, outputs = run_round(
+            inputs._replace(server=state.server, moment=Moment(first + row, 0)),
+            cohort,
+            program,
+            # The spread takes a tenth of a short round, and only the last is reported.
+            spread_wanted=row == count - 1,
+        )
+        # Padding repeats a device, and must not write its row.
+        private = with_rows(
+            state.private, cohort.devices, cohort.weights > 0, after.private
+        )
+        return RunState(after.server, private), outputs
 
     def body(row: Int[Array, ""], carry: Any) -> Any:
         state, _, counted, notices = carry
-        state, outputs = run_round(row, state)
+        state, outputs = round_of(row, state)
         masks = jnp.stack([output.counted for output in outputs])
         notices = jax.tree.map(
             lambda rows, value: rows.at[row].set(value),
@@ -180,38 +142,19 @@ def _rounds(
         )
         return state, outputs, counted.at[row].set(masks), notices
 
-    state = RunState(server, private)
-    _, forms = jax.eval_shape(run_round, jnp.asarray(0, jnp.int32), state)
-    rounds, cohort = devices.shape
+    state = RunState(inputs.server, private)
+    _, forms = jax.eval_shape(round_of, jnp.asarray(0, jnp.int32), state)
+    rounds, cohort = cohorts.devices.shape
     empty = (
         state,
         jax.tree.map(lambda form: jnp.zeros(form.shape, form.dtype), forms),
-        jnp.zeros((rounds, len(references), cohort), bool),
+        jnp.zeros((rounds, len(program.references), cohort), bool),
         jax.tree.map(
             lambda leaf: jnp.zeros((rounds, *leaf.shape), leaf.dtype),
             notices_of(state.server),
         ),
     )
-    result: tuple[RunState, list[_Output], Array, Any] = jax.lax.fori_loop(
+    result: tuple[RunState, list[ExchangeOutput], Array, Any] = jax.lax.fori_loop(
         jnp.zeros_like(count), count, body, empty
     )
     return result
-
-
-def _cohort_of(
-    data: StoredData, row: Int[Array, ""], shape: tuple[int, ...]
-) -> StoredData:
-    """Return the data of one round, from the data of all rounds of a block."""
-
-    def select(axis: int | None, leaf: PyTree) -> PyTree:
-        return leaf if axis is None else leaf.reshape(shape)[row]
-
-    cohort: StoredData = jax.tree.map(
-        select, COHORT_AXES, data, is_leaf=lambda axis: axis is None
-    )
-    return cohort
-
-
-def _output(stacked: _Output, index: int) -> _Output:
-    output: _Output = jax.tree.map(lambda leaf: leaf[index], stacked)
-    return output

@@ -11,21 +11,19 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fedbilevel.algorithms.protocol import (
     Downlink,
-    FederatedAlgorithm,
     Info,
     Phase,
     Private,
-    Server,
     Upload,
 )
-from fedbilevel.data.examples import COHORT_AXES, RandomKey, StoredData
+from fedbilevel.data.examples import COHORT_AXES, StoredData
 from fedbilevel.engines.device_work import run_device
-from fedbilevel.engines.limits import Limits, reach_of
+from fedbilevel.engines.inputs import Inputs, PhaseProgram
+from fedbilevel.engines.limits import reach_of
 from fedbilevel.engines.mean import WeightedMean, stacked_mean
-from fedbilevel.engines.protocol import Job, Moment, PhaseReference, device_key
+from fedbilevel.engines.protocol import Job, PhaseReference, device_key
 from fedbilevel.engines.screening import acceptable, distances
 from fedbilevel.mathematics import tree
-from fedbilevel.mathematics.problem import BilevelProblem
 
 CHUNK_BYTES = 1_500_000
 """Working memory of a chunk: about the cache of a core, where chunks ran fastest."""
@@ -33,6 +31,22 @@ Reach: TypeAlias = Float[Array | np.ndarray, "variables"]
 """The largest accepted distance of an upload in each variable."""
 LOADED_BYTES = 256_000_000
 """The most bytes loaded at once of devices whose data are loaded on demand."""
+
+
+class Chunk(NamedTuple):
+    """Some devices of an exchange, and their inputs.
+
+    Attributes:
+        private: private states of the devices.
+        data: examples of the devices.
+        devices: device numbers.
+        weights: weights of the devices in the mean; an absent device has weight zero.
+    """
+
+    private: Private
+    data: StoredData
+    devices: Int[Array | np.ndarray, "chunk"]
+    weights: Float[Array | np.ndarray, "chunk"]
 
 
 class Travel(NamedTuple):
@@ -86,18 +100,9 @@ def chunk_size(
 
 
 def work_of_chunk(
-    algorithm: FederatedAlgorithm,
-    server: Server,
-    private: Private,
-    data: StoredData,
-    devices: Int[Array, "chunk"],
-    weights: Float[Array, "chunk"],
-    key: RandomKey,
-    moment: Moment,
-    limits: Limits,
-    *,
-    problem: BilevelProblem,
-    reference: PhaseReference,
+    inputs: Inputs,
+    chunk: Chunk,
+    program: PhaseProgram,
     reach: Reach | None = None,
     axis: str | None = None,
     spread_wanted: Bool[Array, ""] | None = None,
@@ -111,57 +116,27 @@ def work_of_chunk(
         The mean of the accepted uploads, the devices' private states, and a mask of the
         accepted uploads.
     """
-    uploads = gather_chunk(
-        algorithm,
-        server,
-        private,
-        data,
-        devices,
-        weights,
-        key,
-        moment,
-        limits,
-        problem=problem,
-        reference=reference,
-        reach=reach,
-        axis=axis,
-    )
-    phase = reference.of(algorithm, problem)
+    uploads = gather_chunk(inputs, chunk, program, reach, axis)
+    phase = program.of(inputs.algorithm)
     mean = stacked_mean(
         uploads.received,
         uploads.infos,
         uploads.shares,
         spread_wanted,
         phase.aggregation,
-        phase.broadcast(server),
+        phase.broadcast(inputs.server),
     )
     return mean, uploads.private, uploads.counted
 
 
-def travel_of_chunk(
-    algorithm: FederatedAlgorithm,
-    server: Server,
-    private: Private,
-    data: StoredData,
-    devices: Int[Array, "chunk"],
-    weights: Float[Array, "chunk"],
-    key: RandomKey,
-    moment: Moment,
-    limits: Limits,
-    *,
-    problem: BilevelProblem,
-    reference: PhaseReference,
-) -> Travel:
+def travel_of_chunk(inputs: Inputs, chunk: Chunk, program: PhaseProgram) -> Travel:
     """Return the distances of the uploads of a chunk, and a mask of acceptable ones.
 
     The uploads are discarded. With several chunks the limit depends on the distances of
     all devices, and no upload is stored until then.
     """
-    uploads = _uploads(
-        algorithm, server, private, data, devices, key, moment, problem, reference
-    )
-    allowed = acceptable(uploads.received, uploads.infos, weights > 0, limits)
-    return Travel(_distances(uploads, allowed), allowed)
+    uploads = _uploads(inputs, chunk, program)
+    return Travel(_distances(uploads), uploads.allowed)
 
 
 def travel_limit(job: Job, reference: PhaseReference) -> float | None:
@@ -188,18 +163,9 @@ def reach_among(pieces: Sequence[Travel], limit: float) -> Reach:
 
 
 def gather_chunk(
-    algorithm: FederatedAlgorithm,
-    server: Server,
-    private: Private,
-    data: StoredData,
-    devices: Int[Array, "chunk"],
-    weights: Float[Array, "chunk"],
-    key: RandomKey,
-    moment: Moment,
-    limits: Limits,
-    *,
-    problem: BilevelProblem,
-    reference: PhaseReference,
+    inputs: Inputs,
+    chunk: Chunk,
+    program: PhaseProgram,
     reach: Reach | None = None,
     axis: str | None = None,
 ) -> GatheredUploads:
@@ -207,59 +173,53 @@ def gather_chunk(
 
     A robust mean needs all uploads of an exchange at once.
     """
-    uploads = _uploads(
-        algorithm, server, private, data, devices, key, moment, problem, reference
-    )
-    counted = acceptable(uploads.received, uploads.infos, weights > 0, limits)
-    if uploads.phase.is_compared and limits.distance is not None:
-        lengths = _distances(uploads, counted)
+    uploads = _uploads(inputs, chunk, program)
+    counted, limit = uploads.allowed, inputs.limits.distance
+    if uploads.phase.is_compared and limit is not None:
+        lengths = _distances(uploads)
         if reach is None:
-            reach = _reach(lengths, counted, limits.distance, axis)
+            reach = _reach(lengths, counted, limit, axis)
         counted &= jnp.all(lengths <= reach[:, None], axis=0)
     return GatheredUploads(
         uploads.received,
         uploads.infos,
-        jnp.where(counted, weights, 0),
+        jnp.where(counted, chunk.weights, 0),
         uploads.private,
         counted,
     )
 
 
 class _Uploads(NamedTuple):
+    """The uploads of a chunk, and a mask of those within the norm limit."""
+
     phase: Phase
     downlink: Downlink
     received: Upload
     private: Private
     infos: Info
+    allowed: Bool[Array, "chunk"]
 
 
-def _uploads(
-    algorithm: FederatedAlgorithm,
-    server: Server,
-    private: Private,
-    data: StoredData,
-    devices: Int[Array, "chunk"],
-    key: RandomKey,
-    moment: Moment,
-    problem: BilevelProblem,
-    reference: PhaseReference,
-) -> _Uploads:
-    phase = reference.of(algorithm, problem)
-    keys = jax.vmap(device_key, in_axes=(None, None, 0))(key, moment, devices)
-    downlink = phase.broadcast(server)
+def _uploads(inputs: Inputs, chunk: Chunk, program: PhaseProgram) -> _Uploads:
+    phase = program.of(inputs.algorithm)
+    keys = jax.vmap(device_key, in_axes=(None, None, 0))(
+        inputs.key, inputs.moment, chunk.devices
+    )
+    downlink = phase.broadcast(inputs.server)
     result = jax.vmap(partial(run_device, phase, downlink), (0, COHORT_AXES, 0))(
-        private, data, keys
+        chunk.private, chunk.data, keys
     )
     received = jax.vmap(phase.decode_upload, (0, None))(result.upload, downlink)
-    return _Uploads(phase, downlink, received, result.private, result.info)
+    allowed = acceptable(received, result.info, chunk.weights > 0, inputs.limits)
+    return _Uploads(phase, downlink, received, result.private, result.info, allowed)
 
 
-def _distances(uploads: _Uploads, allowed: Bool[Array, "chunk"]) -> Any:
+def _distances(uploads: _Uploads) -> Any:
     """Return the distances of uploads in each variable."""
     ways = jax.vmap(uploads.phase.deviations, in_axes=(0, None))(
         uploads.received, uploads.downlink
     )
-    return distances(jnp, ways, allowed)
+    return distances(jnp, ways, uploads.allowed)
 
 
 def _reach(
@@ -288,7 +248,7 @@ def replicate(private: Private, device_count: int) -> Private:
     )
 
 
-def rows_of(private: Private, rows: Int[Array, "chunk"]) -> Private:
+def rows_of(private: Private, rows: Int[Array | np.ndarray, "chunk"]) -> Private:
     """Return the private states of some devices.
 
     Example:
@@ -300,8 +260,8 @@ def rows_of(private: Private, rows: Int[Array, "chunk"]) -> Private:
 
 def with_rows(
     private: Private,
-    rows: Int[Array, "chunk"],
-    counted: Bool[Array, "chunk"],
+    rows: Int[Array | np.ndarray, "chunk"],
+    counted: Bool[Array | np.ndarray, "chunk"],
     new: Private,
 ) -> Private:
     """Return private states with new rows for the devices whose uploads counted.

@@ -1,24 +1,18 @@
 """The last x and y of many runs, from one program for any number of rounds."""
 
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import partial
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Int
 
 from fedbilevel.algorithms.protocol import FederatedAlgorithm
-from fedbilevel.data.examples import RandomKey, StoredData
-from fedbilevel.engines.chunk import replicate
-from fedbilevel.engines.limits import Limits
-from fedbilevel.engines.preparation import RunSpec, canonical, prepare
-from fedbilevel.engines.protocol import PhaseReference, RunState
-from fedbilevel.engines.spending import refuse_budget
-from fedbilevel.engines.sweep import shares_of, stack
-from fedbilevel.engines.sweep_round import round_program
-from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+from fedbilevel.engines.many_runs import ManyProgram, ManyRuns, OneRun, axes
+from fedbilevel.engines.preparation import RunSpec, prepare
+from fedbilevel.mathematics.problem import Lower, Upper
 from fedbilevel.plurals import there_are
 
 COPIES = 8
@@ -87,16 +81,8 @@ def final_points(spec: RunSpec, every_upload: bool = False) -> RunToEnd:
         >>> bool(abs(points.x[1] - 1) < 1e-4)  # Φ(x) = (x − 1)²
         True
     """
-    refuse_budget(spec.algorithm)
-    prepared = prepare(spec)
-    job, enrolled = prepared.job, prepared.weights
-    start = canonical((spec.x, spec.y))
-    cohort = spec.devices.cohort(np.arange(spec.devices.device_count))
-    limits = jax.tree.map(lambda limit: jnp.asarray(limit, float), spec.limits)
-
-    @cache
-    def shares(seed: int) -> Float[np.ndarray, "rounds devices"]:
-        return shares_of(spec.participation, seed, spec.rounds, enrolled)
+    many = ManyRuns(spec)
+    program = many.program(every_upload)
 
     def run_to_end(
         runs: Sequence[tuple[FederatedAlgorithm, int]], rounds: int, /
@@ -108,17 +94,7 @@ def final_points(spec: RunSpec, every_upload: bool = False) -> RunToEnd:
             )
         algorithms, seeds = zip(*runs, strict=True)
         points: Points = _points(
-            job.problem,
-            job.opening,
-            job.phases,
-            every_upload,
-            stack(algorithms),
-            start,
-            cohort,
-            jnp.stack([jax.random.key(seed) for seed in seeds]),
-            np.stack([shares(seed) for seed in seeds]),
-            np.asarray(rounds),
-            limits,
+            many.stacked(algorithms, seeds), np.asarray(rounds), program
         )
         return points
 
@@ -153,35 +129,12 @@ def bytes_of_run(spec: RunSpec) -> tuple[int, int]:
     return COPIES * count * working + 2 * private, count * job.loaded_bytes
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2, 3))
-def _points(
-    problem: BilevelProblem,
-    opening: tuple[PhaseReference, ...],
-    phases: tuple[PhaseReference, ...],
-    every_upload: bool,
-    algorithms: FederatedAlgorithm,
-    start: tuple[Upper, Lower],
-    cohort: StoredData,
-    keys: PyTree,
-    shares: Float[Array, "runs rounds devices"],
-    rounds: Int[Array, ""],
-    limits: Limits,
-) -> Points:
-    count = shares.shape[-1]
-    run_round = round_program(problem, cohort, count, limits, every_upload)
-
-    def run(
-        algorithm: FederatedAlgorithm,
-        key: RandomKey,
-        shares: Float[Array, "rounds devices"],
-    ) -> Points:
-        def body(number: Int[Array, ""], state: RunState) -> RunState:
-            return run_round(algorithm, phases, state, key, number, shares[number])
-
-        server, private = canonical(algorithm.init(problem, *start))
-        state = RunState(server, replicate(private, count))
-        state = run_round(algorithm, opening, state, key, jnp.asarray(0), shares[0])
-        state = jax.lax.fori_loop(jnp.asarray(1), rounds, body, state)
+@partial(jax.jit, static_argnames="program")
+def _points(runs: OneRun, rounds: Int[Array, ""], program: ManyProgram) -> Points:
+    def last_point(run: OneRun) -> Points:
+        state = jax.lax.fori_loop(
+            jnp.asarray(1), rounds, partial(run.next, program), run.first(program)
+        )
         return Points(state.server.x, state.server.y)
 
-    return jax.vmap(run)(algorithms, keys, shares)
+    return jax.vmap(last_point, in_axes=(axes(algorithm=0, seed=0),))(runs)

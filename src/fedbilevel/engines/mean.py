@@ -12,7 +12,6 @@ from fedbilevel.algorithms.protocol import (
     MEAN,
     Aggregation,
     Downlink,
-    FederatedAlgorithm,
     Info,
     Phase,
     Server,
@@ -20,11 +19,11 @@ from fedbilevel.algorithms.protocol import (
     Upload,
 )
 from fedbilevel.data.examples import RandomKey
+from fedbilevel.engines.inputs import Inputs, PhaseProgram
 from fedbilevel.engines.phase_checks import check_next_state
-from fedbilevel.engines.protocol import Moment, PhaseReference, server_key
+from fedbilevel.engines.protocol import server_key
 from fedbilevel.engines.whole_shares import whole_shares
 from fedbilevel.mathematics import tree
-from fedbilevel.mathematics.problem import BilevelProblem
 from fedbilevel.transforms.noise import standard_normals
 
 TOGETHER_BYTES = 200_000
@@ -290,39 +289,33 @@ def conclude(
     return following, dispersion
 
 
-@partial(jax.jit, static_argnames=("problem", "reference"))
+@partial(jax.jit, static_argnames="program")
 def jit_conclude(
-    algorithm: FederatedAlgorithm,
-    server: Server,
+    inputs: Inputs,
     mean: WeightedMean,
-    key: RandomKey,
-    moment: Moment,
     largest_share: tree.Scalar,
     normals: PyTree = None,
     *,
-    problem: BilevelProblem,
-    reference: PhaseReference,
+    program: PhaseProgram,
 ) -> tuple[Any, PyTree]:
     """Return the next server state and the dispersion: `conclude`, compiled."""
-    phase = reference.of(algorithm, problem)
-    key = server_key(key, moment)
-    return conclude(phase, server, mean, key, largest_share, normals)
+    phase = program.of(inputs.algorithm)
+    key = server_key(inputs.key, inputs.moment)
+    return conclude(phase, inputs.server, mean, key, largest_share, normals)
 
 
-@partial(jax.jit, static_argnames=("problem", "reference"))
+@partial(jax.jit, static_argnames="program")
 def jit_stacked_mean(
-    algorithm: FederatedAlgorithm,
-    server: Server,
+    inputs: Inputs,
     received: Upload,
     infos: Info,
     shares: Float[Array, "devices"],
     *,
-    problem: BilevelProblem,
-    reference: PhaseReference,
+    program: PhaseProgram,
 ) -> WeightedMean:
     """Return the mean of a phase over stacked uploads: `stacked_mean`, compiled."""
-    phase = reference.of(algorithm, problem)
-    downlink = phase.broadcast(server)
+    phase = program.of(inputs.algorithm)
+    downlink = phase.broadcast(inputs.server)
     return stacked_mean(received, infos, shares, None, phase.aggregation, downlink)
 
 

@@ -276,7 +276,9 @@ class PrivateEngine(Protocol):
 
 
 def device_key(
-    key: RandomKey, moment: Moment, device: int | Int[Array | np.ndarray, "*devices"]
+    key: RandomKey,
+    moment: Moment | Int[Array | np.ndarray, "2"],
+    device: int | Int[Array | np.ndarray, "*devices"],
 ) -> RandomKey:
     """Return the random key of a device in an exchange.
 
@@ -295,7 +297,9 @@ def device_key(
     return key
 
 
-def server_key(key: RandomKey, moment: Moment) -> RandomKey:
+def server_key(
+    key: RandomKey, moment: Moment | Int[Array | np.ndarray, "2"]
+) -> RandomKey:
     """Return the random key of the server in an exchange.
 
     It is derived as a device's key, with a number that no device has.

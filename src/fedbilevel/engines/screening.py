@@ -30,7 +30,7 @@ class NoUploadsError(ArithmeticError):
 def acceptable(
     uploads: PyTree,
     infos: Info,
-    present: Bool[Array, "devices"],
+    present: Bool[Array | np.ndarray, "devices"],
     limits: Limits,
 ) -> Bool[Array, "devices"]:
     """Return a mask of the stacked uploads that may enter the mean.

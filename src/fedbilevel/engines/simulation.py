@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +12,7 @@ from fedbilevel.algorithms.protocol import Private
 from fedbilevel.engines.block import block_capacity, run_block
 from fedbilevel.engines.checks import check_chunk_size
 from fedbilevel.engines.chunk import (
+    Chunk,
     GatheredUploads,
     chunk_size,
     gather_chunk,
@@ -24,6 +24,7 @@ from fedbilevel.engines.chunk import (
     with_rows,
     work_of_chunk,
 )
+from fedbilevel.engines.inputs import Inputs, PhaseProgram
 from fedbilevel.engines.mean import (
     WeightedMean,
     jit_conclude,
@@ -90,40 +91,35 @@ class Simulation:
         size = chunk_size(job, reference, self.chunk_size, job.cohort_size)
         server, private = state
         stateful = bool(jax.tree.leaves(private))
-        program: Any = {"problem": job.problem, "reference": reference}
-        moment = Moment(*map(np.int32, moment))
+        program = PhaseProgram(job.problem, reference)
+        inputs = Inputs.of(job, server, moment)
         total: WeightedMean | None = None
         gathered: list[GatheredUploads] = []
         counted = []
 
-        def work(chunk: Participants) -> tuple[Any, ...]:
-            return (
-                job.algorithm,
-                server,
-                _rows(private, chunk.devices) if stateful else private,
-                job.devices.cohort(chunk.devices),
-                chunk.devices,
-                chunk.weights,
-                job.key,
-                moment,
-                job.limits,
+        def loaded(part: Participants) -> Chunk:
+            return Chunk(
+                _rows(private, part.devices) if stateful else private,
+                job.devices.cohort(part.devices),
+                part.devices,
+                part.weights,
             )
 
         chunks, reach = list(_chunks(participants, size)), None
         limit = travel_limit(job, reference)
         if len(chunks) > 1 and limit is not None:
-            pieces = [_travel(*work(chunk), **program) for chunk in chunks]
+            pieces = [_travel(inputs, loaded(chunk), program) for chunk in chunks]
             reach = reach_among(pieces, limit)
         stores_uploads = len(chunks) > 1 and (
-            reference.of(job.algorithm, job.problem).aggregation.mean is not None
+            program.of(job.algorithm).aggregation.mean is not None
         )
         for chunk in chunks:
             if stores_uploads:
-                uploads = _gather(*work(chunk), reach=reach, **program)
+                uploads = _gather(inputs, loaded(chunk), program, reach)
                 states, mask = uploads.private, uploads.counted
                 gathered.append(uploads._replace(private=(), counted=()))
             else:
-                mean, states, mask = _work(*work(chunk), reach=reach, **program)
+                mean, states, mask = _work(inputs, loaded(chunk), program, reach)
                 total = mean if total is None else _merge(total, mean)
             counted.append(mask)
             if stateful:
@@ -132,14 +128,10 @@ class Simulation:
             received, infos, shares, _, _ = jax.tree.map(
                 lambda *pieces: jnp.concatenate(pieces), *gathered
             )
-            total = jit_stacked_mean(
-                job.algorithm, server, received, infos, shares, **program
-            )
+            total = jit_stacked_mean(inputs, received, infos, shares, program=program)
         assert total is not None, "a round has at least one participant"
         largest = np.max(participants.weights)
-        server, dispersion = jit_conclude(
-            job.algorithm, server, total, job.key, moment, largest, **program
-        )
+        server, dispersion = jit_conclude(inputs, total, largest, program=program)
         return RunState(server, private), Report(
             participants.devices,
             participants.weights > 0,
@@ -182,9 +174,9 @@ def _chunks(participants: Participants, size: int) -> Iterator[Participants]:
         yield Participants(devices[first : first + size], weights[first : first + size])
 
 
-_work = jax.jit(work_of_chunk, static_argnames=("problem", "reference"))
-_gather = jax.jit(gather_chunk, static_argnames=("problem", "reference"))
-_travel = jax.jit(travel_of_chunk, static_argnames=("problem", "reference"))
+_work = jax.jit(work_of_chunk, static_argnames="program")
+_gather = jax.jit(gather_chunk, static_argnames="program")
+_travel = jax.jit(travel_of_chunk, static_argnames="program")
 _merge = jax.jit(merge)
 _rows = jax.jit(rows_of)
 # The old state is donated, so that the rows of a chunk are written in place: otherwise

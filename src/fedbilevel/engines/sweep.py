@@ -7,25 +7,18 @@ from typing import NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 from numpy.typing import ArrayLike
 
 from fedbilevel.algorithms.protocol import FederatedAlgorithm, Server
 from fedbilevel.data.devices import Devices
-from fedbilevel.data.examples import RandomKey, StoredData
 from fedbilevel.engines.checks import check_seed
-from fedbilevel.engines.chunk import replicate
 from fedbilevel.engines.costs import Costs
+from fedbilevel.engines.many_runs import ManyProgram, ManyRuns, OneRun, axes
 from fedbilevel.engines.participation import FullParticipation, Participation
-from fedbilevel.engines.preparation import (
-    RunSpec,
-    canonical,
-    participants_of,
-    prepare,
-)
-from fedbilevel.engines.protocol import Job, PhaseReference, RunState
+from fedbilevel.engines.preparation import RunSpec
+from fedbilevel.engines.protocol import Job, RunState
 from fedbilevel.engines.spending import refuse_budget
-from fedbilevel.engines.sweep_round import round_program
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 from fedbilevel.plurals import count_noun, there_are
 
@@ -108,6 +101,8 @@ def sweep(
         )
     for seed in seeds:
         check_seed(seed)
+    for algorithm in algorithms[1:]:
+        refuse_budget(algorithm)
     spec = RunSpec(
         problem,
         algorithms[0],
@@ -119,112 +114,31 @@ def sweep(
         participation,
         weights,
     )
-    for algorithm in algorithms:
-        refuse_budget(algorithm)
-    prepared = prepare(spec)
-    job, enrolled = prepared.job, prepared.weights
-    problem = job.problem
-    settings = stack(algorithms)
-    shares = np.stack(
-        [shares_of(participation, seed, rounds, enrolled) for seed in seeds]
+    runs = ManyRuns(spec)
+    measurements = _measurements(
+        runs.stacked(algorithms, seeds), runs.program(), measure
     )
-    keys = jnp.stack([jax.random.key(seed) for seed in seeds])
-    cohort = devices.cohort(np.arange(devices.device_count))
-    start = canonical((x, y))
-    measurements = _runs(
-        problem, job.opening, job.phases, measure, settings, start, cohort, keys, shares
-    )
-    return Sweep(measurements, tuple(_costs(job, rows) for rows in shares))
+    job = runs.prepared.job
+    return Sweep(measurements, tuple(_costs(job, runs.shares(seed)) for seed in seeds))
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2, 3))
-def _runs(
-    problem: BilevelProblem,
-    opening: tuple[PhaseReference, ...],
-    phases: tuple[PhaseReference, ...],
-    measure: Measure,
-    algorithms: FederatedAlgorithm,
-    start: tuple[Upper, Lower],
-    cohort: StoredData,
-    keys: PyTree,
-    shares: Float[Array, "seeds rounds devices"],
-) -> PyTree:
-    run_round = round_program(problem, cohort, shares.shape[-1])
-
-    def run(
-        algorithm: FederatedAlgorithm,
-        key: RandomKey,
-        shares: Float[Array, "rounds devices"],
-    ) -> PyTree:
-        def body(state: RunState, row: tuple[Array, Array]) -> tuple[RunState, PyTree]:
-            state = run_round(algorithm, phases, state, key, *row)
+@partial(jax.jit, static_argnames=("program", "measure"))
+def _measurements(runs: OneRun, program: ManyProgram, measure: Measure) -> PyTree:
+    def measured(run: OneRun) -> PyTree:
+        def body(state: RunState, number: Int[Array, ""]) -> tuple[RunState, PyTree]:
+            state = run.next(program, number, state)
             return state, measure(state.server)
 
-        # init is traced, because the first state may depend on the hyperparameters.
-        server, private = canonical(algorithm.init(problem, *start))
-        state = RunState(server, replicate(private, shares.shape[-1]))
-        first = run_round(algorithm, opening, state, key, jnp.asarray(0), shares[0])
-        numbers = jnp.arange(1, len(shares))
-        _, rest = jax.lax.scan(body, first, (numbers, shares[1:]))
+        first = run.first(program)
+        _, rest = jax.lax.scan(body, first, jnp.arange(1, len(run.shares)))
         return jax.tree.map(
             lambda head, tail: jnp.concatenate([head[None], tail]),
             jax.tree.map(jnp.asarray, measure(first.server)),
             rest,
         )
 
-    over_seeds = jax.vmap(run, in_axes=(None, 0, 0))
-    return jax.vmap(over_seeds, in_axes=(0, None, None))(algorithms, keys, shares)
-
-
-def stack(algorithms: Sequence[FederatedAlgorithm]) -> FederatedAlgorithm:
-    """Return one algorithm whose numbers are arrays with the settings as leading axis.
-
-    Raises:
-        ValueError: if the settings differ in more than numbers.
-
-    Example:
-        >>> from fedbilevel import FedBiO
-        >>> stack([FedBiO(0.1), FedBiO(0.2)]).learning_rate
-        Array([0.1, 0.2], dtype=float32)
-    """
-    structures = {jax.tree.structure(algorithm) for algorithm in algorithms}
-    if len(structures) != 1:
-        raise ValueError(
-            "algorithms of a sweep differ in more than numbers. Run a separate sweep "
-            "for each class, number of steps and batch size."
-        )
-    result: FederatedAlgorithm = jax.tree.map(
-        lambda *leaves: jnp.stack([jnp.asarray(leaf, float) for leaf in leaves]),
-        *algorithms,
-    )
-    return result
-
-
-def shares_of(
-    participation: Participation,
-    seed: int,
-    rounds: int,
-    enrolled: Float[np.ndarray, "devices"],
-) -> Float[np.ndarray, "rounds devices"]:
-    """Return the weight of each device in each round, 0 if it is absent.
-
-    Args:
-        participation: function that selects the devices of each round.
-        seed: seed of the run.
-        rounds: number of rounds.
-        enrolled: weights of all devices.
-
-    Example:
-        >>> shares_of(FullParticipation(), 0, 2, np.ones(2))
-        array([[0.5, 0.5],
-               [0.5, 0.5]])
-    """
-    shares = np.zeros((rounds, len(enrolled)))
-    for number in range(rounds):
-        chosen = np.asarray(participation(seed, number, len(enrolled)))
-        participants = participants_of(number, chosen, enrolled)
-        shares[number, participants.devices] = participants.weights
-    return shares
+    over_seeds = jax.vmap(measured, in_axes=(axes(algorithm=None, seed=0),))
+    return jax.vmap(over_seeds, in_axes=(axes(algorithm=0, seed=None),))(runs)
 
 
 def _costs(job: Job, shares: Float[np.ndarray, "rounds devices"]) -> tuple[Costs, ...]:

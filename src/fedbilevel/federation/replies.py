@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float, PyTree
 
 from fedbilevel.algorithms.protocol import Downlink, Info, Server, Upload
+from fedbilevel.engines.inputs import Inputs, PhaseProgram
 from fedbilevel.engines.limits import reach_of
 from fedbilevel.engines.mean import WeightedMean, jit_stacked_mean
 from fedbilevel.engines.protocol import Job, Moment, PhaseReference
@@ -255,13 +256,11 @@ class ReplyCollector:
             lambda *rows: np.stack(rows), *(self._stored[device] for device in devices)
         )
         mean: WeightedMean = jit_stacked_mean(
-            self._job.algorithm,
-            server,
+            Inputs.of(self._job, server, self._moment),
             received,
             infos,
             np.array([float(self._weights[device]) for device in devices]),
-            problem=self._job.problem,
-            reference=self._reference,
+            program=PhaseProgram(self._job.problem, self._reference),
         )
         return mean
 

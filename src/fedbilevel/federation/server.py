@@ -16,6 +16,7 @@ from fedbilevel.algorithms.protocol import (
     Private,
     Server,
 )
+from fedbilevel.engines.inputs import Inputs, PhaseProgram
 from fedbilevel.engines.limits import Limits
 from fedbilevel.engines.mean import WeightedMean, jit_conclude
 from fedbilevel.engines.preparation import canonical
@@ -322,17 +323,14 @@ class Federation:
         if self._root is None:
             # A sum is counted before its masks are removed.
             self._count_release(inputs)
+        job = inputs.job
         concluded: tuple[Server, PyTree] = jit_conclude(
-            inputs.job.algorithm,
-            inputs.state.server,
+            Inputs.of(job, inputs.state.server, inputs.moment),
             mean,
-            inputs.job.key,
-            Moment(*map(np.int32, inputs.moment)),
             np.max(list(inputs.weights.values())),
             # The key of the run is known to every site; noise must be secret.
             secret_normals(mean.upload) if is_noised else None,
-            problem=inputs.job.problem,
-            reference=inputs.reference,
+            program=PhaseProgram(job.problem, inputs.reference),
         )
         return concluded
 

@@ -20,6 +20,7 @@ from fedbilevel.engines.chunk import (
     travel_limit,
 )
 from fedbilevel.engines.fingerprint import fingerprint
+from fedbilevel.engines.inputs import Inputs, PhaseProgram
 from fedbilevel.engines.protocol import (
     Job,
     Moment,
@@ -127,20 +128,20 @@ class Sharded:
         room = _room(job, layout, usual, size)
         assignment = assign(participants, layout, size, room)
         server, private = state
-        program = Program(job.problem, reference, layout, loaded=job.placed is None)
-        moment_array = np.array(moment, np.int32)
+        phase = PhaseProgram(job.problem, reference)
+        program = Program(phase, layout, loaded=job.placed is None)
+        inputs = Inputs.of(job, server, moment)
         counted: list[Array] = []
         total, reach = None, None
         largest = np.max(participants.weights)
 
         def work_of(group: Group, numbers: Any, present: Any) -> Work:
             data = job.placed or load(job, layout, numbers, present)
-            settings = job.algorithm, server, job.key, moment_array, job.limits
-            return Work(*settings, data, group, total, reach, largest)
+            return Work(inputs, data, group, total, reach, largest)
 
         groups = list(zip(*assignment, strict=True))
         if len(groups) > 1:
-            _require_streaming(reference.of(job.algorithm, job.problem), len(groups))
+            _require_streaming(phase.of(job.algorithm), len(groups))
         several = len(groups) > 1 or assignment.groups[0].rows.shape[1] > 1
         limit = travel_limit(job, reference)
         if several and limit is not None:

@@ -5,18 +5,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Int, PyTree
 
-from fedbilevel.algorithms.protocol import (
-    FederatedAlgorithm,
-    Info,
-    Phase,
-    Private,
-    Server,
-)
-from fedbilevel.data.examples import RandomKey, StoredData, StoredExamples
+from fedbilevel.algorithms.protocol import Info, Phase, Private, Server
+from fedbilevel.data.examples import StoredData, StoredExamples
 from fedbilevel.engines.chunk import (
+    Chunk,
     GatheredUploads,
     Reach,
     Travel,
@@ -26,7 +20,7 @@ from fedbilevel.engines.chunk import (
     with_rows,
     work_of_chunk,
 )
-from fedbilevel.engines.limits import Limits
+from fedbilevel.engines.inputs import Inputs, PhaseProgram
 from fedbilevel.engines.mean import (
     WeightedMean,
     conclude,
@@ -34,22 +28,17 @@ from fedbilevel.engines.mean import (
     merge_across,
     stacked_mean,
 )
-from fedbilevel.engines.protocol import Moment, PhaseReference, server_key
+from fedbilevel.engines.protocol import server_key
 from fedbilevel.engines.sharded.assignment import Group
 from fedbilevel.engines.sharded.layout import AXIS, EVERYWHERE, SPLIT, Layout
 from fedbilevel.mathematics import tree
-from fedbilevel.mathematics.problem import BilevelProblem
 
 
 class Work(NamedTuple):
     """A group of chunks of every shard, and the inputs of its devices.
 
     Attributes:
-        algorithm: algorithm with its hyperparameters.
-        server: server state.
-        key: random key of the run.
-        moment: round and exchange in one array: each argument from the host takes time.
-        limits: limits on uploads.
+        inputs: inputs of the exchange that all devices share.
         data: examples of the devices, one entry for each shard.
         group: devices, one entry for each shard.
         total: mean of each shard over earlier groups; None before the first.
@@ -58,11 +47,7 @@ class Work(NamedTuple):
         largest_share: largest share of a participant.
     """
 
-    algorithm: FederatedAlgorithm
-    server: Server
-    key: RandomKey
-    moment: Int[Array | np.ndarray, "2"]
-    limits: Limits
+    inputs: Inputs
     data: StoredData
     group: Group
     total: WeightedMean | None
@@ -79,21 +64,19 @@ class Work(NamedTuple):
         )
 
 
-_SPECS: Any = Work._make([*[EVERYWHERE] * 5, *[SPLIT] * 3, *[EVERYWHERE] * 2])
+_SPECS: Any = Work._make([EVERYWHERE, *[SPLIT] * 3, *[EVERYWHERE] * 2])
 
 
 class Program(NamedTuple):
     """The static arguments of a compiled program.
 
     Attributes:
-        problem: the two losses.
-        reference: the phase.
+        phase: the problem and the phase.
         layout: layout of the devices on the shards.
         loaded: True if data have the order of the group, False if that of the block.
     """
 
-    problem: BilevelProblem
-    reference: PhaseReference
+    phase: PhaseProgram
     layout: Layout
     loaded: bool
 
@@ -164,15 +147,17 @@ def exchange(private: Private, work: Work, program: Program) -> ExchangeResult:
     """
 
     def on_shard(private: Private, work: Work) -> ExchangeResult:
-        phase = program.reference.of(work.algorithm, program.problem)
+        inputs = work.inputs
+        phase = program.phase.of(inputs.algorithm)
         if phase.aggregation.mean is None:
             result = _group(private, work.local(), program)
             mean, counted = merge_across(result.total, result.counted, AXIS)
             private = result.private
         else:
             private, mean, counted = _gather(private, work.local(), program, phase)
-        key = server_key(work.key, Moment(*work.moment))
-        server, dispersion = conclude(phase, work.server, mean, key, work.largest_share)
+        key = server_key(inputs.key, inputs.moment)
+        share = work.largest_share
+        server, dispersion = conclude(phase, inputs.server, mean, key, share)
         return ExchangeResult(private, server, counted, mean.info, dispersion)
 
     mapped = jax.shard_map(
@@ -194,11 +179,8 @@ def measure(private: Private, work: Work, program: Program) -> Travel:
         local = work.local()
 
         def chunk(number: Int[Array, ""]) -> Travel:
-            return travel_of_chunk(
-                *_chunk_inputs(private, local, program, number),
-                problem=program.problem,
-                reference=program.reference,
-            )
+            part = _chunk(private, local, program, number)
+            return travel_of_chunk(local.inputs, part, program.phase)
 
         chunks = jnp.arange(len(local.group.rows), dtype=jnp.int32)
         pieces = jax.lax.map(chunk, chunks)
@@ -224,17 +206,11 @@ def _gather(
 ) -> tuple[Private, WeightedMean, Bool[Array, "shards chunks chunk"]]:
     """Return private states, the robust mean of all shards, and their masks."""
     chunks, _ = work.group.rows.shape
-    alone = chunks == 1 and work.reach is None
-    gather = partial(
-        gather_chunk,
-        problem=program.problem,
-        reference=program.reference,
-        reach=work.reach,
-        axis=AXIS if alone else None,
-    )
+    axis = AXIS if chunks == 1 and work.reach is None else None
 
     def chunk(number: Int[Array, ""] | int) -> GatheredUploads:
-        return gather(*_chunk_inputs(private, work, program, number))
+        part = _chunk(private, work, program, number)
+        return gather_chunk(work.inputs, part, program.phase, work.reach, axis)
 
     if chunks == 1:
         uploads = jax.tree.map(lambda leaf: leaf[None], chunk(0))
@@ -250,15 +226,15 @@ def _gather(
         (uploads.received, uploads.infos, uploads.shares),
     )
     received, infos, shares = jax.lax.all_gather(stacked, AXIS, tiled=True)
-    downlink = phase.broadcast(work.server)
+    downlink = phase.broadcast(work.inputs.server)
     mean = stacked_mean(received, infos, shares, None, phase.aggregation, downlink)
     return private, mean, jax.lax.all_gather(uploads.counted, AXIS)
 
 
-def _chunk_inputs(
+def _chunk(
     private: Private, work: Work, program: Program, number: Int[Array, ""] | int
-) -> tuple[Any, ...]:
-    """Return the arguments of `work_of_chunk` for a chunk of one shard."""
+) -> Chunk:
+    """Return a chunk of one shard."""
     first = jax.lax.axis_index(AXIS) * program.layout.block
     rows, weights = (array[number] for array in work.group)
     in_order = jnp.arange(rows.size, dtype=jnp.int32)
@@ -268,17 +244,8 @@ def _chunk_inputs(
         return stored._replace(offset=stored.offset[index], size=stored.size[index])
 
     upper, lower = work.data
-    return (
-        work.algorithm,
-        work.server,
-        rows_of(private, rows),
-        StoredData(select(upper), select(lower)),
-        first + rows,
-        weights,
-        work.key,
-        Moment(*work.moment),
-        work.limits,
-    )
+    data = StoredData(select(upper), select(lower))
+    return Chunk(rows_of(private, rows), data, first + rows, weights)
 
 
 def _group(private: Private, work: Work, program: Program) -> GroupResult:
@@ -289,11 +256,11 @@ def _group(private: Private, work: Work, program: Program) -> GroupResult:
 
     def chunk(number: Int[Array, ""] | int, private: Private) -> GroupResult:
         mean, states, counted = work_of_chunk(
-            *_chunk_inputs(private, work, program, number),
-            reach=work.reach,
-            problem=program.problem,
-            reference=program.reference,
-            axis=axis,
+            work.inputs,
+            _chunk(private, work, program, number),
+            program.phase,
+            work.reach,
+            axis,
         )
         rows = work.group.rows[number]
         return GroupResult(with_rows(private, rows, counted, states), mean, counted)
