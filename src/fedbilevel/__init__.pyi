@@ -24,13 +24,13 @@ from .data.devices import (
 from .engines.checkpoints.options import CheckpointError, Checkpoints
 from .engines.costs import Costs
 from .engines.debug import DebugSimulation, DeviceError
+from .engines.inspection import NoUploadsError
 from .engines.limits import Limits
 from .engines.participation import FullParticipation, Participation, UniformSample
 from .engines.predicted_costs import predict_costs
 from .engines.protocol import Engine
 from .engines.round import Round
 from .engines.run import best_round, resume, run
-from .engines.screening import NoUploadsError
 from .engines.sharded.engine import Sharded
 from .engines.simulation import Simulation
 from .engines.sweep import Sweep, sweep

@@ -15,7 +15,7 @@ from fedbilevel import UniformSample, run
 from fedbilevel.__main__ import main
 from fedbilevel.commands import baseline as follow_baseline_module
 from fedbilevel.engines import block
-from fedbilevel.engines.screening import NoUploadsError
+from fedbilevel.engines.inspection import NoUploadsError
 from fedbilevel.experiments.baseline import read_baseline, train_baseline
 from fedbilevel.experiments.files.read import read_experiment
 from fedbilevel.experiments.run import prepare_run, run_experiment

@@ -25,7 +25,7 @@ from fedbilevel import (
     resume,
     run,
 )
-from fedbilevel.engines import block, iteration
+from fedbilevel.engines import block, calls
 from fedbilevel.engines.preparation import RunSpec
 from fedbilevel.engines.run import rounds_of
 from tests.algorithms.table import ALGORITHMS
@@ -267,9 +267,9 @@ def test_calls_grow_with_the_pace_and_others_see_where_they_end(monkeypatch):
 
         return start_run(start=begin)
 
-    monkeypatch.setattr(iteration, "CALL_SECONDS", 1e9)
+    monkeypatch.setattr(calls, "CALL_SECONDS", 1e9)
     assert numbers_seen() == [0, 2, 6, 14, 16]
-    monkeypatch.setattr(iteration, "CALL_SECONDS", 0.0)
+    monkeypatch.setattr(calls, "CALL_SECONDS", 0.0)
     assert numbers_seen() == list(range(ROUNDS))
 
 

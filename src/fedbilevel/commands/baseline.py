@@ -8,7 +8,7 @@ from shlex import quote
 
 from fedbilevel.commands.interruption import interruption
 from fedbilevel.commands.progress import progress
-from fedbilevel.engines.screening import NoUploadsError
+from fedbilevel.engines.inspection import NoUploadsError
 from fedbilevel.experiments.baseline import train_baseline
 from fedbilevel.experiments.run import PreparedRun
 from fedbilevel.experiments.schema import Experiment

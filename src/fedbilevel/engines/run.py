@@ -17,6 +17,7 @@ from fedbilevel.engines.checkpoints.options import (
 from fedbilevel.engines.checkpoints.store import Store
 from fedbilevel.engines.checks import check_every
 from fedbilevel.engines.costs import Costs
+from fedbilevel.engines.inspection import logger
 from fedbilevel.engines.iteration import (
     affordable_rounds,
     counts_of,
@@ -34,7 +35,6 @@ from fedbilevel.engines.preparation import (
 )
 from fedbilevel.engines.protocol import Engine
 from fedbilevel.engines.round import Round
-from fedbilevel.engines.screening import logger
 from fedbilevel.engines.simulation import Simulation
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 from fedbilevel.plurals import count_noun

@@ -1,30 +1,18 @@
 """Screening of uploads: the rule by which every engine excludes bad uploads."""
 
-import logging
-from collections.abc import Mapping
 from functools import reduce
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int, PyTree
+from jaxtyping import Array, Bool, PyTree
 
 from fedbilevel.algorithms.protocol import Info
-from fedbilevel.engines.exclusions import ExclusionCounts
-from fedbilevel.engines.limits import NO_LIMITS, Limits
+from fedbilevel.engines.limits import Limits
 from fedbilevel.engines.mean import accumulator
-from fedbilevel.engines.protocol import Report
 from fedbilevel.mathematics import tree
 from fedbilevel.transforms.fixed_point import NOT_FINITE
-
-logger = logging.getLogger("fedbilevel")
-MOST_NAMED = 20
-"""The most devices that one warning names."""
-
-
-class NoUploadsError(ArithmeticError):
-    """A run stopped because no upload of an exchange was accepted."""
 
 
 def acceptable(
@@ -185,92 +173,3 @@ def _norms(
     unit = library.where(allowed, peak, 1)
     squares = [library.sum((part / unit[:, None]) ** 2, axis=1) for part in sizes]
     return unit * library.sqrt(reduce(library.add, squares))
-
-
-def inspect(
-    round_number: int,
-    reports: tuple[Report, ...],
-    participants: Int[np.ndarray, "participants"],
-    counts: ExclusionCounts,
-    limits: Limits = NO_LIMITS,
-) -> None:
-    """Count the devices that a round excluded, and raise if it excluded all.
-
-    A warning names a device when it is excluded for the first time, and whenever its
-    count has doubled since.
-
-    Args:
-        round_number: number of the round.
-        reports: reports of the exchanges of the round.
-        participants: device numbers selected for the round.
-        counts: exclusion counts of the run, updated in place.
-        limits: limits of the uploads, for the messages.
-
-    Raises:
-        NoUploadsError: if every device of an exchange was excluded.
-
-    Example:
-        >>> devices, none = np.array([0, 1]), np.array([False, False])
-        >>> report = Report(devices, ~none, (none,), {}, 0.0)
-        >>> inspect(3, (report,), devices, ExclusionCounts(2))
-        Traceback (most recent call last):
-        ...
-        fedbilevel.engines.screening.NoUploadsError: Round 3, exchange 0: 0 of 2 uploads
-        were accepted: upload is not finite. Lower the step size that is too large
-        (fedbilevel.metrics.find_instabilities names it), or use DebugSimulation to
-        find the first value that is not finite.
-    """
-    remedies = [limits.cure] if limits.cure else []
-    if not round_number:
-        remedies.append("look for examples that are not finite")
-    remedies.append(
-        "lower the step size that is too large "
-        "(fedbilevel.metrics.find_instabilities names it)"
-    )
-    remedy = ", ".join(remedies)
-    excluded: dict[int, tuple[int, str | None]] = {}
-    for exchange, report in enumerate(reports):
-        if any(isinstance(piece, jax.core.Tracer) for piece in report.counted):
-            return  # A run inside a traced function has no values to inspect.
-        contacted = report.devices[report.present]
-        if len(contacted) < len(participants):
-            for device in np.setdiff1d(participants, contacted).tolist():
-                excluded.setdefault(device, (exchange, "was not contacted"))
-        if not len(report.excluded):
-            continue
-        if len(report.excluded) == len(contacted):
-            raise NoUploadsError(
-                f"Round {round_number}, exchange {exchange}: 0 of {len(contacted)} "
-                f"uploads were accepted: {limits.violation}. "
-                f"{remedy[0].upper()}{remedy[1:]}, or use DebugSimulation to find the "
-                "first value that is not finite."
-            )
-        for device in report.excluded.tolist():
-            excluded.setdefault(device, (exchange, report.reasons.get(device)))
-    due = counts.add(participants, excluded)
-    for exchange in sorted({excluded[device][0] for device in due}):
-        reasons = {
-            device: excluded[device][1]
-            for device in due
-            if excluded[device][0] == exchange
-        }
-        _warn(f"Round {round_number}, exchange {exchange}", reasons, counts, limits)
-
-
-def _warn(
-    where: str,
-    devices: Mapping[int, str | None],
-    counts: ExclusionCounts,
-    limits: Limits,
-) -> None:
-    more = len(devices) - MOST_NAMED
-    others = f" and {more} more" if more > 0 else ""
-    by_reason: dict[str, list[str]] = {}
-    for device, reason in sorted(devices.items())[:MOST_NAMED]:
-        count = counts.of(device)
-        name = f"device {device} (in {count.excluded} of its {count.rounds} rounds)"
-        by_reason.setdefault(reason or limits.violation, []).append(name)
-    named = "; ".join(
-        f"{', '.join(names)}: {reason}" for reason, names in by_reason.items()
-    )
-    logger.warning("%s: excluded %s%s", where, named, others)

@@ -18,12 +18,12 @@ from fedbilevel.data.devices import Devices
 from fedbilevel.engines.checkpoints.options import Checkpoints
 from fedbilevel.engines.costs import Costs
 from fedbilevel.engines.exclusions import Exclusions
+from fedbilevel.engines.inspection import NoUploadsError
 from fedbilevel.engines.participation import FullParticipation, UniformSample
 from fedbilevel.engines.preparation import RunSpec
 from fedbilevel.engines.protocol import Engine
 from fedbilevel.engines.round import Round
 from fedbilevel.engines.run import remaining_rounds_of
-from fedbilevel.engines.screening import NoUploadsError
 from fedbilevel.engines.sharded import engine as sharded
 from fedbilevel.experiments.build import build_task, weights_of
 from fedbilevel.experiments.causes import Best, better, cause_of

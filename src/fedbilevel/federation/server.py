@@ -17,6 +17,7 @@ from fedbilevel.algorithms.protocol import (
     Server,
 )
 from fedbilevel.engines.inputs import Inputs, PhaseProgram
+from fedbilevel.engines.inspection import MOST_NAMED
 from fedbilevel.engines.limits import Limits
 from fedbilevel.engines.mean import WeightedMean, jit_conclude
 from fedbilevel.engines.preparation import canonical
@@ -28,7 +29,6 @@ from fedbilevel.engines.protocol import (
     Report,
     RunState,
 )
-from fedbilevel.engines.screening import MOST_NAMED
 from fedbilevel.engines.whole_shares import whole_shares
 from fedbilevel.federation.backoff import Absences
 from fedbilevel.federation.collection import (

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
+from fedbilevel.engines.inspection import NoUploadsError, logger
 from fedbilevel.engines.preparation import RunSpec
 from fedbilevel.engines.run import rounds_of
-from fedbilevel.engines.screening import NoUploadsError, logger
 from fedbilevel.mathematics.problem import Lower, Upper
 
 GROWTH = 3.0
