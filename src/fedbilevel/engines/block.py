@@ -18,6 +18,7 @@ from fedbilevel.algorithms.protocol import Private
 from fedbilevel.data.examples import COHORT_AXES, StoredData
 from fedbilevel.engines.chunk import Chunk, rows_of, with_rows
 from fedbilevel.engines.inputs import Inputs
+from fedbilevel.engines.limits import Limits
 from fedbilevel.engines.protocol import (
     Block,
     Job,
@@ -40,6 +41,7 @@ class _Cohorts(NamedTuple):
     data: StoredData
     devices: Int[Array | np.ndarray, "rounds cohort"]
     weights: Float[Array | np.ndarray, "rounds cohort"]
+    limits: Limits
 
     def of(self, row: Int[Array, ""], private: Private) -> Chunk:
         """Return the participants of a round, given the private states of all."""
@@ -51,7 +53,9 @@ class _Cohorts(NamedTuple):
             select, COHORT_AXES, self.data, is_leaf=lambda axis: axis is None
         )
         devices = self.devices[row]
-        return Chunk(rows_of(private, devices), data, devices, self.weights[row])
+        return Chunk(
+            rows_of(private, devices), data, devices, self.weights[row], self.limits
+        )
 
 
 def block_capacity(job: Job) -> int:
@@ -88,7 +92,7 @@ def run_block(
     state, outputs, counted, notices = _rounds(
         state.private,
         Inputs.of(job, state.server, Moment(first, 0)),
-        _Cohorts(job.devices.cohort(devices.ravel()), devices, weights),
+        _Cohorts(job.devices.cohort(devices.ravel()), devices, weights, job.limits),
         np.int32(len(participants)),
         program=RoundProgram(job.problem, job.phases),
     )

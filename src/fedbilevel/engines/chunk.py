@@ -19,7 +19,7 @@ from fedbilevel.algorithms.protocol import (
 from fedbilevel.data.examples import COHORT_AXES, StoredData
 from fedbilevel.engines.device_work import run_device
 from fedbilevel.engines.inputs import Inputs, PhaseProgram
-from fedbilevel.engines.limits import reach_of
+from fedbilevel.engines.limits import Limits, reach_of
 from fedbilevel.engines.mean import WeightedMean, stacked_mean
 from fedbilevel.engines.protocol import Job, PhaseReference, device_key
 from fedbilevel.engines.screening import acceptable, distances
@@ -41,12 +41,14 @@ class Chunk(NamedTuple):
         data: examples of the devices.
         devices: device numbers.
         weights: weights of the devices in the mean; an absent device has weight zero.
+        limits: limits on the devices' uploads.
     """
 
     private: Private
     data: StoredData
     devices: Int[Array | np.ndarray, "chunk"]
     weights: Float[Array | np.ndarray, "chunk"]
+    limits: Limits
 
 
 class Travel(NamedTuple):
@@ -174,7 +176,7 @@ def gather_chunk(
     A robust mean needs all uploads of an exchange at once.
     """
     uploads = _uploads(inputs, chunk, program)
-    counted, limit = uploads.allowed, inputs.limits.distance
+    counted, limit = uploads.allowed, chunk.limits.distance
     if uploads.phase.is_compared and limit is not None:
         lengths = _distances(uploads)
         if reach is None:
@@ -210,7 +212,7 @@ def _uploads(inputs: Inputs, chunk: Chunk, program: PhaseProgram) -> _Uploads:
         chunk.private, chunk.data, keys
     )
     received = jax.vmap(phase.decode_upload, (0, None))(result.upload, downlink)
-    allowed = acceptable(received, result.info, chunk.weights > 0, inputs.limits)
+    allowed = acceptable(received, result.info, chunk.weights > 0, chunk.limits)
     return _Uploads(phase, downlink, received, result.private, result.info, allowed)
 
 

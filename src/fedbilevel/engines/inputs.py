@@ -7,7 +7,6 @@ from jaxtyping import Array, Int
 
 from fedbilevel.algorithms.protocol import FederatedAlgorithm, Phase, Server
 from fedbilevel.data.examples import RandomKey
-from fedbilevel.engines.limits import Limits
 from fedbilevel.engines.protocol import Job, Moment, PhaseReference
 from fedbilevel.mathematics.problem import BilevelProblem
 
@@ -21,20 +20,17 @@ class Inputs(NamedTuple):
         key: random key of the run.
         moment: round and exchange; from the host as one array, since each argument
             from there takes time.
-        limits: limits on uploads.
     """
 
     algorithm: FederatedAlgorithm
     server: Server
     key: RandomKey
     moment: Moment | Int[Array | np.ndarray, "2"]
-    limits: Limits
 
     @classmethod
     def of(cls, job: Job, server: Server, moment: Moment) -> "Inputs":
         """Return the inputs of an exchange of a run."""
-        numbers = np.array(moment, np.int32)
-        return cls(job.algorithm, server, job.key, numbers, job.limits)
+        return cls(job.algorithm, server, job.key, np.array(moment, np.int32))
 
 
 class PhaseProgram(NamedTuple):

@@ -88,8 +88,8 @@ class OneRun(NamedTuple):
         devices = jnp.arange(len(weights))
         moment = Moment(number, 0)
         state, outputs = run_round(
-            Inputs(self.algorithm, state.server, self.key, moment, self.limits),
-            Chunk(state.private, self.data, devices, weights),
+            Inputs(self.algorithm, state.server, self.key, moment),
+            Chunk(state.private, self.data, devices, weights, self.limits),
             RoundProgram(program.problem, references),
         )
         # A run would stop here; this program continues with NaN.

@@ -103,6 +103,7 @@ class Simulation:
                 job.devices.cohort(part.devices),
                 part.devices,
                 part.weights,
+                job.limits,
             )
 
         chunks, reach = list(_chunks(participants, size)), None

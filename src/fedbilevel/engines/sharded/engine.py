@@ -137,7 +137,7 @@ class Sharded:
 
         def work_of(group: Group, numbers: Any, present: Any) -> Work:
             data = job.placed or load(job, layout, numbers, present)
-            return Work(inputs, data, group, total, reach, largest)
+            return Work(inputs, job.limits, data, group, total, reach, largest)
 
         groups = list(zip(*assignment, strict=True))
         if len(groups) > 1:

@@ -21,6 +21,7 @@ from fedbilevel.engines.chunk import (
     work_of_chunk,
 )
 from fedbilevel.engines.inputs import Inputs, PhaseProgram
+from fedbilevel.engines.limits import Limits
 from fedbilevel.engines.mean import (
     WeightedMean,
     conclude,
@@ -39,6 +40,7 @@ class Work(NamedTuple):
 
     Attributes:
         inputs: inputs of the exchange that all devices share.
+        limits: limits on uploads.
         data: examples of the devices, one entry for each shard.
         group: devices, one entry for each shard.
         total: mean of each shard over earlier groups; None before the first.
@@ -48,6 +50,7 @@ class Work(NamedTuple):
     """
 
     inputs: Inputs
+    limits: Limits
     data: StoredData
     group: Group
     total: WeightedMean | None
@@ -64,7 +67,7 @@ class Work(NamedTuple):
         )
 
 
-_SPECS: Any = Work._make([EVERYWHERE, *[SPLIT] * 3, *[EVERYWHERE] * 2])
+_SPECS: Any = Work._make([*[EVERYWHERE] * 2, *[SPLIT] * 3, *[EVERYWHERE] * 2])
 
 
 class Program(NamedTuple):
@@ -245,7 +248,7 @@ def _chunk(
 
     upper, lower = work.data
     data = StoredData(select(upper), select(lower))
-    return Chunk(rows_of(private, rows), data, first + rows, weights)
+    return Chunk(rows_of(private, rows), data, first + rows, weights, work.limits)
 
 
 def _group(private: Private, work: Work, program: Program) -> GroupResult:
