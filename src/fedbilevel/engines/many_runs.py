@@ -96,7 +96,7 @@ class OneRun(NamedTuple):
         masks = jnp.stack([output.counted for output in outputs])
         valid = jnp.all(jnp.any(masks, axis=1))
         if program.every_upload:
-            valid = jnp.all(masks | (weights == 0))
+            valid = jnp.all(masks | (weights == 0)[None])
         server = jax.tree.map(partial(_nan_unless, valid), state.server)
         return RunState(server, state.private)
 
