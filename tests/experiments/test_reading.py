@@ -112,7 +112,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
 
 
 def test_every_field_is_an_option():
-    options = ["--rounds", "9", "--algorithm.learning-rate", "0.2"]
+    options = ["--rounds=9", "--algorithm.learning_rate", "0.2"]
     options += ["--algorithm.hypergradient.terms", "8", "--partition.devices", "3"]
     experiment = replace(EXPERIMENT, problem=Regularisation())
     changed = with_overrides(experiment, options, "fedbilevel run")

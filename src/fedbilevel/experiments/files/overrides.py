@@ -30,6 +30,7 @@ from fedbilevel.nearest import nearest
 from fedbilevel.usage import with_plain_errors
 
 _TYPE = re.compile(rf"({'|'.join(TABLES)}):(.+)")
+_FLAG = re.compile(r"^--[\w.-]+")
 _NAME = re.compile(rf"--({'|'.join(TABLES)})\.name(=.*)?")
 
 
@@ -82,7 +83,12 @@ def with_overrides(
     options += chain(*(options_of(table, (name,)) for name, table in tables.items()))
     options.sort(key=lambda option: (option.table != "", option.table not in tables))
     parser = _parser(program, options, command_options)
-    words = [text for text in arguments if not _TYPE.fullmatch(text)]
+    words = [
+        # Keys of a file have underscores, and users may write them in options.
+        _FLAG.sub(lambda flag: flag[0].replace("_", "-"), text)
+        for text in arguments
+        if not _TYPE.fullmatch(text)
+    ]
     parsed, others = parser.parse_known_args(words)
     if others and not others[0].startswith("-"):
         parser.error(
