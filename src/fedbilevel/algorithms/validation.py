@@ -34,11 +34,14 @@ def check_settings(algorithm: Any) -> None:
         learning_rate is 2, expected at most 1; lower upper_mixing or learning_rate.
     """
     check_ranges(algorithm)
-    if hasattr(algorithm, "hypergradient"):
-        _check_estimator(type(algorithm).__name__, algorithm.hypergradient)
-    _check_fresh_weights(algorithm)
-    rate = schedules.as_tree(algorithm.learning_rate)
-    object.__setattr__(algorithm, "learning_rate", rate)
+    settings = vars(algorithm)
+    if "hypergradient" in settings:
+        _check_estimator(type(algorithm).__name__, settings["hypergradient"])
+    # A wrapper, or an algorithm that chooses its rates, has none.
+    if "learning_rate" in settings:
+        _check_fresh_weights(algorithm)
+        rate = schedules.as_tree(settings["learning_rate"])
+        object.__setattr__(algorithm, "learning_rate", rate)
 
 
 def _check_estimator(algorithm: str, estimator: Any) -> None:

@@ -37,8 +37,8 @@ def main(arguments: Sequence[str]) -> int:
     is_rival = algorithm is not type(original.algorithm) and changed.directory is None
     suffix = f"-{algorithm.__name__}" if is_rival else ""
     experiment, directory = resolve_run_directory(changed, file, suffix)
+    remember_problem(experiment)
     if options.dry_run:
         return dry_run(experiment, directory, as_json=options.as_json)
-    remember_problem(experiment)
     end = follow(experiment, directory, resume=False, as_json=options.as_json)
     return conclude(directory, as_json=options.as_json) if end.is_finished else end.code
