@@ -93,6 +93,28 @@ def test_a_run_that_was_left_goes_on_to_the_same_bits(engine, stop, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_run_whose_engine_fails_resumes_from_its_last_whole_round(
+    tmp_path, monkeypatch
+):
+    *_, expected = run(**arguments())
+    exchange = Simulation.exchange
+
+    def fail_in_round_7(engine, job, reference, moment, *state):
+        if moment.round_number == 7:
+            raise RuntimeError("the job was aborted")
+        return exchange(engine, job, reference, moment, *state)
+
+    checkpoints = Checkpoints(tmp_path, every=10)
+    with monkeypatch.context() as broken:
+        broken.setattr(Simulation, "exchange", fail_in_round_7)
+        with pytest.raises(RuntimeError, match="the job was aborted"):
+            list(run(**arguments(), checkpoints=checkpoints))
+    assert saved_rounds(tmp_path) == [7]
+    *_, again = resume(**arguments(), checkpoints=checkpoints)
+    assert_same_bits(numbers(again), numbers(expected))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "as_wide"),
     [

@@ -4,13 +4,15 @@ import logging
 import sys
 from collections.abc import Generator
 
+import jax
+
 from fedbilevel.engines.calls import Calls
 from fedbilevel.engines.checkpoints.options import Progress
 from fedbilevel.engines.checkpoints.store import Store
 from fedbilevel.engines.exclusions import ExclusionCounts
 from fedbilevel.engines.inspection import Inspection, NoUploadsError
 from fedbilevel.engines.preparation import Prepared
-from fedbilevel.engines.protocol import PrivateEngine
+from fedbilevel.engines.protocol import PrivateEngine, RunState
 from fedbilevel.engines.round import Round
 from fedbilevel.plurals import count_noun
 
@@ -63,13 +65,21 @@ def iterate(
     is_saved = True
     try:
         while not last.is_last:
-            call = calls.run(last.number + 1, last.state)
+            try:
+                call = calls.run(last.number + 1, last.state)
+            except Exception:
+                # An aborted federation, for example, leaves the state of the last whole
+                # round. Some engines compute in place.
+                if not _is_deleted(last.state):
+                    _end_early(None if is_saved else store, last, inspection)
+                raise
             number = last.number + len(call.rounds)
             is_last = number + 1 == rounds
-            is_saved = store is not None and store.due(number + 1, rounds)
+            is_due = store is not None and store.due(number + 1, rounds)
+            is_saved = False
             inspection.add(call.rounds)
             # Inspection waits for its round, while later ones could be computed.
-            inspection.inspect(0 if is_saved or is_last else MOST_PENDING)
+            inspection.inspect(0 if is_due or is_last else MOST_PENDING)
             last = last._replace(
                 number=number,
                 state=call.state,
@@ -78,24 +88,17 @@ def iterate(
                 exclusion_counts=inspection.counts.snapshot(),
                 is_last=is_last,
             )
-            if store is not None and is_saved:
+            if store is not None and is_due:
                 history = *last.history, *store.options.metrics_of(last)
                 last = last._replace(history=history)
                 _save(store, last, inspection)
+                is_saved = True
             yield last
     except GeneratorExit:
         # JAX cannot compute while Python exits.
         if is_finalizing():
             raise
-        # A caller that stops early still gets the warnings of the last rounds, and a
-        # checkpoint of the last round.
-        try:
-            inspection.inspect(0)
-        except NoUploadsError as error:
-            logger.warning("%s", error)
-        else:
-            if store is not None and not is_saved:
-                _save(store, last, inspection)
+        _end_early(None if is_saved else store, last, inspection)
         raise
     except NoUploadsError as error:
         if store is None:
@@ -115,6 +118,22 @@ def iterate(
 def _save(store: Store, last: Round, inspection: Inspection) -> None:
     counts = inspection.counts.notes()
     store.save(Progress(last.number + 1, last.state, last.costs, last.history, counts))
+
+
+def _end_early(store: Store | None, last: Round, inspection: Inspection) -> None:
+    """Log the warnings of the last rounds, and save the last one."""
+    try:
+        inspection.inspect(0)
+    except NoUploadsError as error:
+        logger.warning("%s", error)
+    else:
+        if store is not None:
+            _save(store, last, inspection)
+
+
+def _is_deleted(state: RunState) -> bool:
+    leaves = jax.tree.leaves(state)
+    return any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in leaves)
 
 
 def repeated_means(prepared: Prepared, rounds: int) -> int:
