@@ -36,6 +36,22 @@ def atomic_replace(file: Path) -> Iterator[Path]:
     synchronise(file.parent)
 
 
+def atomic_write(file: Path, content: str | bytes) -> None:
+    """Write bytes, or a text in UTF-8; a crash leaves the old file unchanged.
+
+    Example:
+        >>> import tempfile
+        >>> file = Path(tempfile.mkdtemp()) / "notes.txt"
+        >>> atomic_write(file, "all of it")
+        >>> file.read_text()
+        'all of it'
+    """
+    with atomic_replace(file) as unfinished:
+        unfinished.write_bytes(
+            content.encode() if isinstance(content, str) else content
+        )
+
+
 def append(file: Path, line: bytes) -> None:
     """Append a line to a file and sync it to disk: the whole line, or nothing.
 

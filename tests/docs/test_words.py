@@ -27,14 +27,12 @@ PROGRAMS = [
     for directory in ("benchmarks", "examples", "tools", "tests")
     for path in sorted((ROOT / directory).rglob("*.py"))
 ]
-# That table has the old words.
-OLD_WORDS = ROOT / "src/fedbilevel/experiments/files/renamed_keys.py"
 TEXTS = [
     *sorted(ROOT.glob("*.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
     ROOT / "Makefile",
     *(path for path in sorted((ROOT / ".github").rglob("*")) if path.is_file()),
-    *(source for source in SOURCES if source != OLD_WORDS),
+    *SOURCES,
     *sorted((ROOT / "src/fedbilevel/commands/templates").glob("*.txt")),
     *(path for path in PROGRAMS if path != Path(__file__)),
 ]

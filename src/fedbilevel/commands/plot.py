@@ -10,7 +10,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from fedbilevel.atomic_write import atomic_replace
+from fedbilevel.atomic_write import atomic_write
 from fedbilevel.commands.consent import add_trust, consent
 from fedbilevel.commands.formatting import JSON_HELP
 from fedbilevel.experiments.baseline import read_baseline
@@ -58,12 +58,10 @@ def main(arguments: Sequence[str]) -> int:
     files = [out / f"{picture.name}.svg" for picture in pictures]
     for file, (_, svg) in zip(files, drawings, strict=True):
         # An existing file is replaced, not overwritten: it may be a link.
-        with atomic_replace(file) as unfinished:
-            unfinished.write_text(svg, encoding="utf-8")
+        atomic_write(file, svg)
     page = out / REPORT
     text = report(directory, experiment, records, drawings, failure, baseline)
-    with atomic_replace(page) as unfinished:
-        unfinished.write_text(text, encoding="utf-8")
+    atomic_write(page, text)
     if options.json:
         print(json.dumps({"report": str(page), "pictures": list(map(str, files))}))
     else:

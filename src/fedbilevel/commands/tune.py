@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 
-from fedbilevel.atomic_write import atomic_replace
+from fedbilevel.atomic_write import atomic_write
 from fedbilevel.commands.formatting import JSON_HELP
 from fedbilevel.commands.interruption import interruption
 from fedbilevel.commands.tuning_progress import tuning_progress
@@ -76,8 +76,7 @@ def main(arguments: Sequence[str]) -> int:
         )
         return result
     keep_result(experiment, result, goal, directory)
-    with atomic_replace(directory / PICTURE) as unfinished:
-        unfinished.write_text(svg_of(tuning_picture(result, goal)), encoding="utf-8")
+    atomic_write(directory / PICTURE, svg_of(tuning_picture(result, goal)))
     print(
         _as_json(result, goal, directory)
         if options.json

@@ -1,10 +1,9 @@
 """Reviewed problem files in the kit of a server or site."""
 
 import hashlib
-import shutil
 from pathlib import Path
 
-from fedbilevel.atomic_write import atomic_replace
+from fedbilevel.atomic_write import atomic_write
 
 PROBLEMS = Path("local") / "problems"
 """Directory of a kit with the reviewed problem files that jobs may name."""
@@ -53,8 +52,7 @@ def install_code(kit: Path, file: Path) -> str:
     digest = digest_of(file)
     directory = kit / PROBLEMS
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with atomic_replace(directory / f"{digest}.py") as unfinished:
-        shutil.copyfile(file, unfinished)
+    atomic_write(directory / f"{digest}.py", file.read_bytes())
     return digest
 
 

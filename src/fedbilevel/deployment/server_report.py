@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedbilevel.atomic_write import atomic_replace
+from fedbilevel.atomic_write import atomic_write
 from fedbilevel.deployment.deadlines import BEGINNING, EXCHANGE, Stage
 from fedbilevel.deployment.exclusion_notices import ExclusionNotices
 from fedbilevel.experiments.run_directory.layout import EXCHANGES
@@ -82,11 +82,9 @@ class ServerReport:
         file = self._directory / EXCHANGES
         if self._latest is None and file.exists():
             lines = file.read_text().splitlines()
-            with atomic_replace(file) as unfinished:
-                earlier = [
-                    line for line in lines if _is_before(line, exchange.round_number)
-                ]
-                unfinished.write_text("".join(f"{line}\n" for line in earlier))
+            number = exchange.round_number
+            earlier = [f"{line}\n" for line in lines if _is_before(line, number)]
+            atomic_write(file, "".join(earlier))
         self._latest = exchange
         self._notices.note(exchange)
         with file.open("a") as appended:

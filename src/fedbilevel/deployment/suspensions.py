@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from fedbilevel.atomic_write import atomic_replace
+from fedbilevel.atomic_write import atomic_write
 from fedbilevel.plurals import count_noun
 
 SUSPENSIONS = "suspensions.json"
@@ -83,9 +83,8 @@ class Suspensions:
             seconds = min(LONGEST, FIRST * 2.0 ** (times - 1))
             entries[site] = Suspension(times, seconds, reason)
             self._until[site] = self._clock() + seconds
-        with atomic_replace(self._file) as unfinished:
-            lines = {site: entry._asdict() for site, entry in entries.items()}
-            unfinished.write_text(f"{json.dumps(lines, indent=2)}\n")
+        lines = {site: entry._asdict() for site, entry in entries.items()}
+        atomic_write(self._file, f"{json.dumps(lines, indent=2)}\n")
         return [
             f"{site}: {reason}; suspended for {entries[site].seconds:.0f} seconds"
             for site, reason in new.items()

@@ -10,7 +10,7 @@ from shlex import quote
 
 import jax
 
-from fedbilevel.atomic_write import atomic_replace
+from fedbilevel.atomic_write import atomic_write
 from fedbilevel.engines.preparation import RunSpec
 from fedbilevel.engines.run import rounds_of
 from fedbilevel.experiments.run import PreparedRun, Step, spec_of
@@ -51,8 +51,7 @@ def train_baseline(
                 seconds = time.monotonic() - start
                 metrics = prepared.measure(result.x, result.y)
                 record = Record(count, seconds, result.costs, metrics)
-                with atomic_replace(directory / BASELINE) as unfinished:
-                    unfinished.write_text(f"{record.line}\n")
+                atomic_write(directory / BASELINE, f"{record.line}\n")
             yield Step(result, record)
 
 

@@ -7,7 +7,7 @@ from math import isfinite, nan
 from pathlib import Path
 from typing import NamedTuple
 
-from fedbilevel.atomic_write import atomic_replace
+from fedbilevel.atomic_write import atomic_write
 from fedbilevel.engines.exclusions import DeviceExclusions, Exclusions
 from fedbilevel.experiments.run_directory.failures import (
     divergence,
@@ -193,8 +193,7 @@ def write_cause(directory: Path, cause: str) -> None:
         >>> read_cause(directory)
         'the lower step was too large.'
     """
-    with atomic_replace(directory / CAUSE) as unfinished:
-        unfinished.write_text(cause, encoding="utf-8")
+    atomic_write(directory / CAUSE, cause)
 
 
 def read_cause(directory: Path) -> str | None:

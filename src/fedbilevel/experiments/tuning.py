@@ -8,11 +8,11 @@ from math import inf, isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedbilevel.atomic_write import atomic_replace
+from fedbilevel.atomic_write import atomic_replace, atomic_write
 from fedbilevel.engines.costs import Costs
 from fedbilevel.experiments.differences import differences, format_differences
 from fedbilevel.experiments.files.read import read_experiment
-from fedbilevel.experiments.files.write import text_of, write_experiment
+from fedbilevel.experiments.files.write import text_of
 from fedbilevel.experiments.measure import measure_start
 from fedbilevel.experiments.run_directory.failures import divergence
 from fedbilevel.experiments.run_directory.layout import BEST
@@ -164,8 +164,7 @@ def keep_start(experiment: Experiment, directory: Path) -> None:
     file = directory / START
     if not file.exists():
         directory.mkdir(parents=True, exist_ok=True)
-        with atomic_replace(file) as unfinished:
-            write_experiment(experiment, unfinished)
+        atomic_write(file, text_of(experiment))
         return
     different = differences(read_experiment(file), experiment)
     if different:
@@ -187,8 +186,7 @@ def keep_result(
     best = with_algorithm(experiment, result.algorithm)
     # The run directory is beside the file, not in another directory `runs`.
     text = text_of(replace(best, directory=Path(Path(BEST).stem)))
-    with atomic_replace(directory / BEST) as unfinished:
-        unfinished.write_text(f"# {promise(result, goal)}\n{text}", encoding="utf-8")
+    atomic_write(directory / BEST, f"# {promise(result, goal)}\n{text}")
     with atomic_replace(directory / TRIALS) as unfinished:
         write_trials(result, goal, unfinished)
     return best

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from fedbilevel.algorithms.protocol import Private
-from fedbilevel.atomic_write import atomic_replace
+from fedbilevel.atomic_write import atomic_write
 from fedbilevel.engines.protocol import Moment
 from fedbilevel.federation.transport import FailureCause, RefusedError
 from fedbilevel.federation.wire_format import decode, encode, pack, unpack
@@ -93,8 +93,7 @@ class DeviceStates:
         file = self._file(run, after)
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
-            with atomic_replace(file) as unfinished:
-                unfinished.write_bytes(message)
+            atomic_write(file, message)
             _mark_as_used(file)
             for oldest in _by_use(file.parent)[:-MAX_STATES]:
                 oldest.unlink(missing_ok=True)

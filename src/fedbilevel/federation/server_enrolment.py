@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from fedbilevel.atomic_write import atomic_replace
+from fedbilevel.atomic_write import atomic_write
 from fedbilevel.data.devices import LocalExamples
 from fedbilevel.federation.computation import (
     Computation,
@@ -143,8 +143,7 @@ def enrol(
         {name: enrolments.get(name, unknown) for name in names}, form
     )
     # Saved only if all fit, so that a site can enrol again with corrected data.
-    with atomic_replace(file) as unfinished:
-        unfinished.write_text(json.dumps(known))
+    atomic_write(file, json.dumps(known))
     absent = {
         name: reasons[name].reason
         for name in names

@@ -12,7 +12,7 @@ from nvflare.collab.api.exceptions import RunAborted
 
 from fedbilevel.algorithms.notices import notices_of
 from fedbilevel.algorithms.protocol import Server
-from fedbilevel.atomic_write import atomic_replace
+from fedbilevel.atomic_write import atomic_write
 from fedbilevel.deployment.job_files import read_job_experiment
 from fedbilevel.deployment.local_code import UnknownCodeError
 from fedbilevel.deployment.server_computation import federated_work
@@ -108,9 +108,8 @@ class CollabServer:
 
 def _write_notices(file: Path, server: Server) -> None:
     notices = notices_of(server)
-    with atomic_replace(file) as unfinished:
-        lines = (f"{text}\n" for text, count in notices.items() if count)
-        unfinished.write_text("".join(lines))
+    lines = (f"{text}\n" for text, count in notices.items() if count)
+    atomic_write(file, "".join(lines))
 
 
 def _work(

@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from fedbilevel.atomic_write import atomic_replace
+from fedbilevel.atomic_write import atomic_write
 from fedbilevel.deployment.connection import Connection, UnreachableError
 from fedbilevel.deployment.deadlines import Deadlines
 from fedbilevel.deployment.exclusion_notices import Exclusion, exclusions_in
@@ -330,8 +330,7 @@ class Supervision:
                 return  # The next job has these results again.
             for name in (*LEFT, FAILURE):
                 for file in results.glob(f"**/{RESULTS}/{name}"):
-                    with atomic_replace(self._directory / name) as unfinished:
-                        unfinished.write_bytes(file.read_bytes())
+                    atomic_write(self._directory / name, file.read_bytes())
             for file in results.glob(f"**/{RESULTS}/{EXCHANGES}"):
                 # The last ones were not polled.
                 yield JobEvent(exclusions=exclusions_in(file, set(known)))

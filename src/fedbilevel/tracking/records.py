@@ -10,7 +10,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, NamedTuple
 
-from fedbilevel.atomic_write import atomic_replace
+from fedbilevel.atomic_write import atomic_write
 from fedbilevel.engines.costs import Costs
 from fedbilevel.engines.exclusions import DeviceExclusions, Exclusions
 from fedbilevel.regular_files import read_regular
@@ -240,6 +240,5 @@ class Journal:
 
     def _replace(self, records: Sequence[Record]) -> None:
         file = self._directory / RECORDS
-        with atomic_replace(file) as unfinished:
-            unfinished.write_text("".join(f"{record.line}\n" for record in records))
+        atomic_write(file, "".join(f"{record.line}\n" for record in records))
         self._file = file.open("a")

@@ -8,7 +8,7 @@ from pathlib import Path
 from shlex import quote
 from typing import NamedTuple
 
-from fedbilevel.atomic_write import atomic_replace
+from fedbilevel.atomic_write import atomic_write
 from fedbilevel.experiments.run_directory.layout import FAILURE
 from fedbilevel.metrics.losses import LOSS, TRAINING_LOSS
 from fedbilevel.metrics.registry import title_of
@@ -47,8 +47,7 @@ def write_failure(directory: Path, failure: Failure) -> None:
         >>> read_failure(directory)
         Failure(rounds=40, reason='the validation loss is inf')
     """
-    with atomic_replace(directory / FAILURE) as unfinished:
-        unfinished.write_text(f"{json.dumps(failure._asdict())}\n", encoding="utf-8")
+    atomic_write(directory / FAILURE, f"{json.dumps(failure._asdict())}\n")
 
 
 def read_failure(directory: Path) -> Failure | None:

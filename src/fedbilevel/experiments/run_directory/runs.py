@@ -6,9 +6,9 @@ from pathlib import Path
 from shlex import quote
 from typing import NamedTuple
 
-from fedbilevel.atomic_write import atomic_replace
+from fedbilevel.atomic_write import atomic_write
 from fedbilevel.experiments.files.read import read_experiment
-from fedbilevel.experiments.files.write import write_experiment
+from fedbilevel.experiments.files.write import text_of
 from fedbilevel.experiments.run_directory.failures import read_failure
 from fedbilevel.experiments.run_directory.layout import (
     BASELINE,
@@ -133,15 +133,13 @@ def keep(experiment: Experiment, directory: Path) -> None:
         100
     """
     directory.mkdir(parents=True, exist_ok=True)
-    with atomic_replace(directory / EXPERIMENT) as unfinished:
-        write_experiment(experiment, unfinished)
+    atomic_write(directory / EXPERIMENT, text_of(experiment))
     (directory / PROBLEM).unlink(missing_ok=True)
     if (
         isinstance(experiment.problem, CustomProblem)
         and experiment.problem.file.is_file()
     ):
-        with atomic_replace(directory / PROBLEM) as unfinished:
-            shutil.copyfile(experiment.problem.file, unfinished)
+        atomic_write(directory / PROBLEM, experiment.problem.file.read_bytes())
     for name in (SOLUTION, BASELINE, FAILURE, CAUSE):
         (directory / name).unlink(missing_ok=True)
 
