@@ -15,7 +15,9 @@ from fedbilevel import (
     ExampleNoise,
     FedBiO,
     FedBiOAcc,
+    FedNest,
     GaussianNoise,
+    LFedNest,
     LocalBSGM,
     LocalExamples,
     NeumannSeries,
@@ -31,6 +33,7 @@ from fedbilevel.federation.messages import Answer, Task
 from fedbilevel.federation.shared_entries import require_shared_entries
 from fedbilevel.federation.task_record import ANSWERED
 from fedbilevel.federation.wire_format import pack
+from fedbilevel.mathematics.settings import SettingError
 from fedbilevel.metrics.survey import Survey
 
 SALT = b"0123456789abcdef" * 2
@@ -115,6 +118,16 @@ def test_a_small_batch_is_refused_with_what_to_set(algorithm, size):
             r"draws \d+000000 examples at once, .* allow 10000. Set a smaller batch",
         ),
         (
+            # A table of so large a batch took 69 s, then failed in Python.
+            with_transforms(FedBiO(0.1, batch_size=3_000_000), ExampleNoise(1.0, 1.0)),
+            "draws 3000000 examples at once, .* allow 10000. Set a smaller batch",
+        ),
+        (
+            # Tracing 10,000 batches took 410 s.
+            LocalBSGM(0.1, NeumannSeries(10_000, 0.5), batch_size=128),
+            r"draws 128\d{4} examples at once, .* allow 10000. .* raise largest_batch",
+        ),
+        (
             LocalBSGM(0.1, NeumannSeries(80, 0.5), batch_size=128),
             r"draws 1\d{4} examples at once, .* allow 10000. .* raise largest_batch",
         ),
@@ -124,11 +137,26 @@ def test_a_small_batch_is_refused_with_what_to_set(algorithm, size):
             "fewer local_steps .* raise most_local_steps",
         ),
     ],
-    ids=["batch", "terms", "steps"],
+    ids=["batch", "private batch", "many terms", "terms", "steps"],
 )
 def test_a_job_with_too_much_work_is_refused_with_what_to_set(algorithm, cause):
     with pytest.raises(RefusedError, match=cause):
         site(algorithm=algorithm)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        lambda: WarmStart(0.1, exchanges=2**31 - 1),
+        lambda: FedNest(0.1, NeumannSeries(2**31 - 1, 0.5)),
+        lambda: FedNest(0.1, SERIES, lower_rounds=2**31 - 1),
+        lambda: LFedNest(0.1, SERIES, lower_rounds=2**31 - 1),
+    ],
+)
+def test_a_job_cannot_fill_memory_with_exchanges(settings):
+    """A tuple of these has 17 GB, and is made before rules are checked."""
+    with pytest.raises(SettingError, match=r"2147483647, expected .* at most 100000"):
+        settings()
 
 
 def test_steps_are_counted_with_the_loops_within_them():

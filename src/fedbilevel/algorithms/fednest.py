@@ -17,6 +17,7 @@ from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 from fedbilevel.mathematics.settings import (
     Count,
     LowerRate,
+    Repeats,
     Switch,
     UpperRate,
     register,
@@ -91,7 +92,7 @@ class FedNest:
     series: NeumannSeries
     upper_rate: UpperRate = 1.0
     lower_rate: LowerRate = 1.0
-    lower_rounds: Count = 1
+    lower_rounds: Repeats = 1
     lower_steps: Count = 1
     local_steps: Count = 1
     batch_size: Count = 1

@@ -10,7 +10,13 @@ from fedbilevel.data.examples import DeviceData, RandomKey
 from fedbilevel.mathematics import schedules, tree
 from fedbilevel.mathematics.hypergradients import Hypergradient
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
-from fedbilevel.mathematics.settings import Count, LowerRate, UpperRate, register
+from fedbilevel.mathematics.settings import (
+    Count,
+    LowerRate,
+    Repeats,
+    UpperRate,
+    register,
+)
 
 
 class LFedNestState(NamedTuple):
@@ -63,7 +69,7 @@ class LFedNest:
     hypergradient: Hypergradient
     upper_rate: UpperRate = 1.0
     lower_rate: LowerRate = 1.0
-    lower_rounds: Count = 1
+    lower_rounds: Repeats = 1
     lower_steps: Count = 1
     local_steps: Count = 1
     batch_size: Count = 1

@@ -8,7 +8,7 @@ from fedbilevel.algorithms.validation import check_settings
 from fedbilevel.data.examples import DeviceData, RandomKey
 from fedbilevel.mathematics import schedules, tree
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
-from fedbilevel.mathematics.settings import Count, register
+from fedbilevel.mathematics.settings import Count, Repeats, register
 
 _Work: TypeAlias = tuple[Upper, Lower, schedules.Step | None]
 
@@ -34,7 +34,7 @@ class WarmStart:
     """
 
     learning_rate: schedules.LearningRate
-    exchanges: Count = 1
+    exchanges: Repeats = 1
     local_steps: Count = 1
     batch_size: Count = 1
 

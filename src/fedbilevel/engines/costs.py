@@ -20,6 +20,7 @@ from fedbilevel.engines.device_work import DeviceResult, Step, run_device
 from fedbilevel.engines.program_text import inner_programs
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.problem import Batch
+from fedbilevel.mathematics.settings import LARGEST
 
 LOCAL_STEP = "fedbilevel_local_step"
 """Name of the program of one step within a traced phase."""
@@ -166,7 +167,11 @@ class WorkSizes(NamedTuple):
 
 
 def work_sizes(
-    phase: Phase, downlink: Downlink, private: Private, data: DeviceData
+    phase: Phase,
+    downlink: Downlink,
+    private: Private,
+    data: DeviceData,
+    limit: int = LARGEST,
 ) -> WorkSizes:
     """Return the sizes of a device's work in a phase, by tracing it.
 
@@ -179,6 +184,8 @@ def work_sizes(
         downlink: shapes and dtypes of the message to the device.
         private: first private state of the device.
         data: data of the device.
+        limit: number of examples of a draw above which tracing ends, since it takes
+            minutes for many batches; the sizes are then those of this draw.
 
     Example:
         >>> import jax.numpy as jnp
@@ -194,7 +201,11 @@ def work_sizes(
         >>> work_sizes(phase, 1.0, (), StoredData(rows, rows))
         WorkSizes(smallest_batch=4, largest_draw=8, steps=1)
     """
-    trace = _trace(phase, downlink, private, data, jax.random.key(0))
+    try:
+        trace = _trace(phase, downlink, private, data, jax.random.key(0), limit)
+    except _LargeDrawError as large:
+        batch_size, drawn = large.args
+        return WorkSizes(batch_size, drawn, 1)
     upper, lower = trace.data
     return WorkSizes(
         min(upper.sizes | lower.sizes, default=None),
@@ -229,9 +240,15 @@ class CountingData(NamedTuple):
     lower: "CountingExamples"
 
     @classmethod
-    def of(cls, data: DeviceData) -> "CountingData":
+    def of(cls, data: DeviceData, limit: int = LARGEST) -> "CountingData":
         """Return the same data, with counters at 0."""
-        return cls(CountingExamples(data.upper), CountingExamples(data.lower))
+        return cls(
+            CountingExamples(data.upper, limit), CountingExamples(data.lower, limit)
+        )
+
+
+class _LargeDrawError(Exception):
+    """A draw above the limit: the size of a batch, and the number of examples."""
 
 
 class _Trace(NamedTuple):
@@ -242,10 +259,15 @@ class _Trace(NamedTuple):
 
 
 def _trace(
-    phase: Phase, downlink: Downlink, private: Private, data: DeviceData, key: RandomKey
+    phase: Phase,
+    downlink: Downlink,
+    private: Private,
+    data: DeviceData,
+    key: RandomKey,
+    limit: int = LARGEST,
 ) -> _Trace:
     """Run a device through a phase, with shapes in place of numbers."""
-    counting = CountingData.of(data)
+    counting = CountingData.of(data, limit)
     working_bytes = 0
 
     def repeat(step: Step, carry: Carry, steps: int) -> Carry:
@@ -282,6 +304,7 @@ class CountingExamples:
 
     Attributes:
         examples: examples to draw from.
+        limit: number of examples of a draw above which it raises an error.
         drawn: number of examples drawn so far.
         batch_bytes: size of the largest batch.
         largest_draw: number of examples of the largest draw, all batches together.
@@ -289,6 +312,7 @@ class CountingExamples:
     """
 
     examples: Examples
+    limit: int = LARGEST
     drawn: int = 0
     batch_bytes: int = 0
     largest_draw: int = 0
@@ -301,6 +325,8 @@ class CountingExamples:
 
     def draw(self, key: RandomKey, batch_size: int, draws: int) -> tuple[Batch, ...]:
         """Return `draws` independent batches, and count them."""
+        if batch_size * max(draws, 1) > self.limit:
+            raise _LargeDrawError(batch_size, batch_size * max(draws, 1))
         batches = self.examples.draw(key, batch_size, draws)
         self.drawn += batch_size * draws
         self.largest_draw = max(self.largest_draw, batch_size * draws)

@@ -209,7 +209,11 @@ class Site:
             (reference.of(algorithm, problem), self._form_of(reference))
             for reference in self._references()
         ]
-        require_work(rules, [work_sizes(*pair, private, self._data) for pair in pairs])
+        sizes = [
+            work_sizes(*pair, private, self._data, rules.largest_batch)
+            for pair in pairs
+        ]
+        require_work(rules, sizes)
         require_shared_entries(rules, problem, x, y, self._data)
 
     def warm_up(self) -> None:

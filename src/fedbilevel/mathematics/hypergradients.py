@@ -28,7 +28,13 @@ from fedbilevel.mathematics.problem import (
     LowerProducts,
     Upper,
 )
-from fedbilevel.mathematics.settings import Count, Range, check_ranges, register
+from fedbilevel.mathematics.settings import (
+    Count,
+    Range,
+    Repeats,
+    check_ranges,
+    register,
+)
 
 
 class Samples(NamedTuple):
@@ -90,7 +96,7 @@ class NeumannSeries:
         4.0
     """
 
-    terms: Count
+    terms: Repeats
     scale: Annotated[
         tree.Scalar,
         Range(

@@ -139,6 +139,11 @@ class Search(Enum):
 
 Count: TypeAlias = Annotated[int, Range(at_least=1.0, whole=True), STATIC]
 """An integer of at least 1; a change compiles another program."""
+Repeats: TypeAlias = Annotated[
+    int, Range(at_least=1.0, at_most=100_000.0, whole=True), STATIC
+]
+"""A number of exchanges or products, each an entry of a tuple: a job of another person
+must not fill the memory of a site before the rules of the site are checked."""
 Switch: TypeAlias = Annotated[bool, STATIC]
 """A boolean; a change compiles another program."""
 Rate: TypeAlias = Annotated[Scalar, Range(above=0.0)]

@@ -187,6 +187,9 @@ class PrivateExamples:
     def _draw(self, key: RandomKey, batch_size: int) -> PrivateBatch:
         serial = len(self._samples)
         name = BatchName(self._place, self._level, serial, batch_size)
+        # A site's rules check the sizes of draws: this one, of no batch, shows the mean
+        # number of examples, before there is a table for it.
+        self._examples.draw(key, batch_size, draws=0)
         table = poisson_table(batch_size)
         own = jax.random.fold_in(self._secret, PURPOSE + 2 * self._place + self._level)
         own = jax.random.fold_in(own, serial)
@@ -194,9 +197,6 @@ class PrivateExamples:
         own = jax.random.fold_in(own, jax.random.bits(key, (), jnp.uint32))
         seed = _marked(Marker(name, 0), jax.random.bits(own, (KEY_WORDS,), jnp.uint32))
         size = batch_size if batch_size >= LEAST_PIECE else table.capacity
-        # A site's rules check the sizes of draws: this one, of no batch, shows the mean
-        # number of examples.
-        self._examples.draw(key_of(seed, SOURCES), batch_size, draws=0)
         pieces = self._examples.draw(
             key_of(seed, SOURCES), size, draws=-(-table.capacity // size)
         )
