@@ -13,6 +13,7 @@ import pytest
 from fedbilevel.engines.protocol import Moment
 from fedbilevel.federation import (
     REHEARSAL,
+    Failure,
     NoQuorumError,
     RefusedError,
     Site,
@@ -155,11 +156,12 @@ def test_a_site_names_the_sites_that_sign_second_sums():
     assert among["site-3"].share(roster)
     with pytest.raises(RefusedError) as caught:
         among["site-1"].share(roster)
-    assert str(caught.value) == (
-        "2 of the 4 sites of the exchange sign a second sum over other sites (site-3, "
-        "site-4), but at most 1 of them may: the difference of two sums could be the "
-        "upload of this site. Ask their operators to set most_second_sums = 0 in "
-        "local/site_rules.toml"
+    # As the submitter gets it.
+    assert Failure.decode(caught.value.failure.encode()).reason == (
+        "refused: 2 of the 4 sites of the exchange sign a second sum over other sites "
+        "(site-3, site-4), but at most 1 of them may: the difference of two sums could "
+        "be the upload of this site. Ask their operators to set most_second_sums = 0 "
+        "in local/site_rules.toml"
     )
 
 
@@ -249,6 +251,17 @@ def test_a_record_outlives_restarts_runs_and_submitters(tmp_path):
     # Another task of the exchange, after a rollback, has other samples and noise.
     record().admit("first", Moment(0, 0), "bb", {"a": 1, "b": 1})
     assert len((tmp_path / SUMS).read_bytes().splitlines()) == 2
+
+
+def test_the_refusal_of_a_sum_of_many_sites_has_its_cure():
+    record = SumRecord(0, ExchangeCounter())
+    everyone = {f"hospital-{number}": 1 for number in range(64)}
+    record.admit("first", Moment(0, 0), "aa", everyone)
+    del everyone["hospital-7"]
+    with pytest.raises(RefusedError) as caught:
+        record.admit("first", Moment(0, 0), "aa", everyone)
+    reason = Failure.decode(caught.value.failure.encode()).reason
+    assert reason.endswith("with the sites of the first sum, and without others")
 
 
 def test_second_sums_are_counted_in_each_run(tmp_path):

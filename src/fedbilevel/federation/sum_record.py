@@ -11,6 +11,9 @@ from fedbilevel.federation.transport import RefusedError, readable
 
 SUMS = "sums.txt"
 """File of a site with a line for each secure sum of any run that it has signed."""
+MOST_OF_NAMES = 100
+"""Maximum characters of the names of a sum's sites in a message, so that the submitter
+also gets its end."""
 
 
 class SumRecord:
@@ -78,7 +81,8 @@ class SumRecord:
         self, moment: Moment, earlier: Mapping[str, int], shares: Mapping[str, int]
     ) -> None:
         first, second = (
-            readable(", ".join(sorted(sites))) for sites in (earlier, shares)
+            readable(", ".join(sorted(sites)))[:MOST_OF_NAMES]
+            for sites in (earlier, shares)
         )
         if first == second:
             second = "them with other weights"

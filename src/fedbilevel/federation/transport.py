@@ -7,8 +7,8 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 ENROL = b""
 """Message that requests an enrolment from a site's worker; no task is empty."""
-LONGEST = 300
-"""Maximum characters of a failure's reason."""
+LONGEST = 600
+"""Maximum characters of a failure's reason: cause, place and cure."""
 LONGEST_MESSAGE = 16 * LONGEST
 """Maximum characters of a failure message: each may be escaped in JSON."""
 
