@@ -8,7 +8,7 @@ import pytest
 from fedbilevel import ExampleNoise, FedBiO, LocalExamples, with_transforms
 from fedbilevel.engines.example_releases import BatchUse
 from fedbilevel.engines.protocol import Moment
-from fedbilevel.federation import RefusedError, SiteRules
+from fedbilevel.federation import Failure, RefusedError, SiteRules
 from fedbilevel.federation.epsilon_account import EpsilonAccount, charge_of
 from fedbilevel.federation.exchange_counter import COUNT, ExchangeCounter
 from fedbilevel.federation.task_record import TaskRecord
@@ -51,9 +51,10 @@ def test_a_run_beyond_the_rule_is_refused_at_enrolment_with_its_figure():
     assert expected > 50
     with pytest.raises(RefusedError) as caught:
         clinic(1.0).require_epsilon(1000)
-    assert str(caught.value) == (
-        f"the run would spend ε = {expected:.4g} by example at δ = 1e-05 with this "
-        "site's 40 upper and 60 lower examples, and the site has spent 0 before: "
+    # As the submitter gets it.
+    assert Failure.decode(caught.value.failure.encode()).reason == (
+        f"refused: the run would spend ε = {expected:.4g} by example at δ = 1e-05 with "
+        "this site's 40 upper and 60 lower examples, and the site has spent 0 before: "
         f"together {expected:.4g}, but its rules allow 2 (largest_epsilon in its "
         "local/site_rules.toml, for all runs together). Raise example_noise, set fewer "
         "rounds or smaller batches, or ask its operator to raise largest_epsilon"
@@ -128,7 +129,7 @@ def test_jobs_at_the_same_time_share_one_account(tmp_path):
 def test_answers_without_noise_leave_no_epsilon(tmp_path):
     site(directory=tmp_path).answer(task())
     assert (tmp_path / COUNT).read_text() == "first 0 0 none\n"
-    with pytest.raises(RefusedError, match="has spent inf before: together inf"):
+    with pytest.raises(RefusedError, match=r"1 exchange without noise .* another kit"):
         clinic(8.0, tmp_path, run="second").require_epsilon(1)
     # Lines of earlier versions do not say what was answered.
     (tmp_path / COUNT).write_text("first 0 0\n")

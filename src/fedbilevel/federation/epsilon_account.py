@@ -3,7 +3,8 @@
 The file of answered exchanges is the account: each line ends with a charge, the noised
 answers of the exchange. It is written before the answer leaves the site, also for an
 exchange that a server repeats with another task. The same task has the same answer, and
-is charged once.
+is charged at least once: again, if the site fails after the charge and before it has
+recorded the task.
 """
 
 import math
@@ -15,6 +16,7 @@ from fedbilevel.engines.example_releases import BatchUse
 from fedbilevel.federation.exchange_counter import COUNT, ExchangeCounter
 from fedbilevel.federation.site_rules import RULES, SiteRules
 from fedbilevel.federation.transport import RefusedError, readable
+from fedbilevel.plurals import count_noun
 from fedbilevel.privacy import GaussianRelease, PoissonDraws, spent
 from fedbilevel.transforms.private_batches import Level
 
@@ -82,6 +84,7 @@ class EpsilonAccount:
             return
         epsilon = self.epsilon_of(charges)
         if epsilon > self._most:
+            self._refuse_without_noise(charges)
             raise RefusedError(
                 "the site has spent the ε that its rules allow: with this answer it "
                 f"would be {epsilon:.4g} at δ = {self._delta:g}, above "
@@ -115,6 +118,7 @@ class EpsilonAccount:
             held = " and ".join(
                 f"{size} {level.name.lower()}" for level, size in sizes.items()
             )
+            self._refuse_without_noise(charges)
             raise RefusedError(
                 f"the run would spend ε = {epsilon.run:.4g} by example at δ = "
                 f"{self._delta:g} with this site's {held} examples, and the site has "
@@ -127,6 +131,19 @@ class EpsilonAccount:
         self._within = charges + remaining
         return epsilon
 
+    def _refuse_without_noise(self, charges: Mapping[str, int]) -> None:
+        """Raise if there are answers without noise, after which ε has no bound."""
+        # Lines of versions without an account have no charge.
+        exchanges = charges.get(WITHOUT_NOISE, 0) + charges.get("", 0)
+        if exchanges:
+            raise RefusedError(
+                f"the site has answered {count_noun(exchanges, 'exchange')} without "
+                f"noise by example, or with an earlier version, so its ε is inf, above "
+                f"{self._most:g} (largest_epsilon in its local/{RULES}, for all runs "
+                "together). No noise undoes that: use other examples in another kit, "
+                "or ask its operator to remove the rule"
+            )
+
     def epsilon_of(self, charges: Mapping[str, int]) -> float:
         """Return the ε of exchanges: the larger one of both sets of examples.
 
@@ -138,7 +155,6 @@ class EpsilonAccount:
         """
         totals: dict[Level, Counter[GaussianRelease]] = {}
         for charge, exchanges in charges.items():
-            # Lines of versions without an account have no charge.
             if charge in (WITHOUT_NOISE, ""):
                 return math.inf
             for level, release, number in _releases(charge):
