@@ -676,6 +676,14 @@ def test_the_same_examples_at_several_devices_are_refused(copied):
     assert populations_of(InMemoryDevices(apart)) == {Level.UPPER: 15, Level.LOWER: 15}
 
 
+def test_both_losses_may_read_one_constant_array():
+    rows, ones = np.arange(40.0), np.ones(20)
+    apart = LocalExamples((rows[:20], ones), (rows[20:], ones))
+    assert InMemoryDevices([apart]).find_copies() is None
+    both = LocalExamples((rows[:20], ones), (rows[:20], np.arange(20.0)))
+    assert InMemoryDevices([both]).find_copies() is not None
+
+
 def test_a_site_refuses_examples_that_both_losses_read():
     problem, algorithm, _, *start = inputs(ExampleNoise(1.0, 2.0))
     both = LocalExamples(np.arange(20.0), np.arange(20.0))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -16,6 +17,7 @@ from fedbilevel.data.repeated_examples import (
     find_equal_rows,
     find_same_memory,
     rows_in_memory,
+    varied_arrays,
 )
 from fedbilevel.mathematics.arrays import on_host
 from fedbilevel.mathematics.problem import Batch
@@ -160,9 +162,9 @@ class InMemoryDevices:
     def find_copies(self) -> Copies | None:
         """Return two sets of upper or lower examples that are the same; None without.
 
-        They are the same if arrays that were passed have a row in common in memory, or
-        if nearly all rows of one are equal to rows of the other. A few common examples
-        that were copied are not found.
+        They are the same if arrays that were passed have a row in common in memory,
+        unless all rows of the array are equal, or if nearly all rows of one are equal
+        to rows of the other. A few common examples that were copied are not found.
 
         Example:
             >>> import numpy as np
@@ -174,7 +176,12 @@ class InMemoryDevices:
         """
         if self.shares_examples:
             return Copies(Holder(0, "upper"), Holder(1, "upper"))
-        pair = find_same_memory(self._places)
+        varied = [varied_arrays(level.arrays) for level in (self._upper, self._lower)]
+        places = [
+            list(compress(rows, varied[number % 2]))
+            for number, rows in enumerate(self._places)
+        ]
+        pair = find_same_memory(places)
         if pair is None:
             local = map(self.local, range(self.device_count))
             pair = find_equal_rows([batch for device in local for batch in device])

@@ -1,8 +1,8 @@
 """Examples that several devices hold, or that both losses read.
 
 A set is the upper or the lower examples of a device. Two sets have the same examples if
-a row of one is in the memory of a row of the other, whatever the rest; or if nearly all
-rows of the smaller one are equal to rows of the other.
+a row of one is in the memory of a row of the other, in one array that is not constant;
+or if nearly all rows of the smaller one are equal to rows of the other.
 """
 
 from collections.abc import Sequence
@@ -63,6 +63,8 @@ class Copies(NamedTuple):
 def rows_in_memory(sets: Sequence[Batch]) -> list[tuple[MemoryRows, ...]]:
     """Return the places of the rows of all arrays of some sets.
 
+    Rows of no bytes have no place, and their length is 0.
+
     Example:
         >>> rows = np.ones((4, 2), np.float32)
         >>> ((first,), (second,)) = rows_in_memory([rows, rows[1:]])
@@ -73,12 +75,30 @@ def rows_in_memory(sets: Sequence[Batch]) -> list[tuple[MemoryRows, ...]]:
     arrays = [list(map(np.asarray, jax.tree.leaves(each))) for each in sets]
     return [
         tuple(
-            MemoryRows(array.ctypes.data, array.strides[0], len(array))
+            MemoryRows(
+                array.ctypes.data,
+                array.strides[0],
+                len(array) if array[:1].nbytes else 0,
+            )
             for array in each
-            if array[:1].nbytes
         )
         for each in arrays
     ]
+
+
+def varied_arrays(table: Batch) -> list[bool]:
+    """Return for each array of a table whether it tells examples apart.
+
+    An array of equal rows, such as weights of 1, does not, and examples with other
+    arrays may share it. Without any other array, all do.
+
+    Example:
+        >>> varied_arrays((np.arange(3), np.ones(3))), varied_arrays(np.ones(3))
+        ([True, False], [True])
+    """
+    leaves = map(np.asarray, jax.tree.leaves(table))
+    varied = [bool(np.any(leaf != leaf[:1])) for leaf in leaves]
+    return varied if any(varied) else [True] * len(varied)
 
 
 def find_same_memory(sets: Sequence[Sequence[MemoryRows]]) -> tuple[int, int] | None:

@@ -331,7 +331,7 @@ def populations_of(devices: Devices) -> Mapping[Level, int]:
             f"losses, but the {copies.first} and the {copies.second} have rows in one "
             "array in memory, or are equal, so an example has several noised answers. "
             "Give each example to one device, and either to the upper or to the lower "
-            "loss; pass copies of arrays that are not examples, such as weights of 1."
+            "loss; pass copies of arrays that are not examples."
         )
     return {level: int(np.min(np.asarray(size))) for level, size in sizes.items()}
 
