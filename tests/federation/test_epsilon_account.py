@@ -8,7 +8,7 @@ import pytest
 from fedbilevel import ExampleNoise, FedBiO, LocalExamples, with_transforms
 from fedbilevel.engines.example_releases import BatchUse
 from fedbilevel.engines.protocol import Moment
-from fedbilevel.federation import Failure, RefusedError, SiteRules
+from fedbilevel.federation import Failure, RefusedError, SiteRules, run_charges
 from fedbilevel.federation.epsilon_account import EpsilonAccount, charge_of
 from fedbilevel.federation.exchange_counter import COUNT, ExchangeCounter
 from fedbilevel.federation.task_record import TaskRecord
@@ -137,6 +137,15 @@ def test_answers_without_noise_leave_no_epsilon(tmp_path):
     with account.lock():
         charges = account.charges
     assert EpsilonAccount(SiteRules(), account).epsilon_of(charges) == math.inf
+
+
+@pytest.mark.slow
+def test_a_site_traces_charges_before_the_first_exchange(monkeypatch):
+    device = clinic(8.0)
+    device.warm_up()
+    # An exchange has a timeout, and nothing is traced in it.
+    monkeypatch.delattr(run_charges, "exchange_uses")
+    assert device.answer(task())
 
 
 def test_a_damaged_charge_is_refused(tmp_path):

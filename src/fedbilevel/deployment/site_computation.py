@@ -80,9 +80,9 @@ def build_answer(
         # Without the rule a site needs no library of privacy.
         if isfinite(rules.largest_epsilon):
             device.require_epsilon(experiment.rounds)
+        device.warm_up()
     except RefusedError as error:
         return _unable(error)
-    device.warm_up()
 
     def answer(message: bytes) -> bytes | str:
         if message == ENROL:

@@ -220,10 +220,15 @@ class Site:
         """Compile every distinct phase, so that no exchange waits for compilation.
 
         Nothing is computed: a phase may take minutes. PyTorch compiles nothing.
+
+        Raises:
+            RefusedError: if the site cannot charge a phase to its account of ε.
         """
         if self._tensors is not None:
             return
         for reference in self._references():
+            # Traced now for the charges, too.
+            self._charges.of(reference)
             compute_on_device.lower(
                 self._algorithm,
                 self._form_of(reference),
