@@ -61,7 +61,7 @@ def test_an_interval_begins_at_its_cut():
 
 def test_unknown_words_are_refused():
     with pytest.raises(ValueError, match=r"Column sex has the values \['male'\]"):
-        Category("sex", ("Female", "Male")).encode(["Male", "male"])
+        Category("sex", "Female Male").encode(["Male", "male"])
 
 
 def test_a_broken_line_is_refused():

@@ -23,67 +23,49 @@ ADULT = Source(
 )
 
 
-def _split_words(text: str) -> tuple[str, ...]:
-    return tuple(text.split())
-
-
 _OCCUPATION = Category(
     "occupation",
-    _split_words(
-        "Tech-support Craft-repair Other-service Sales Exec-managerial Prof-specialty "
-        "Handlers-cleaners Machine-op-inspct Adm-clerical Farming-fishing "
-        "Transport-moving Priv-house-serv Protective-serv Armed-Forces"
-    ),
+    "Tech-support Craft-repair Other-service Sales Exec-managerial Prof-specialty "
+    "Handlers-cleaners Machine-op-inspct Adm-clerical Farming-fishing "
+    "Transport-moving Priv-house-serv Protective-serv Armed-Forces",
 )
 # Values, intervals and their order are those of a9a.
 _COLUMNS: tuple[Number | Category, ...] = (
     Number("age", (26, 33, 41, 50)),
     Category(
         "workclass",
-        _split_words(
-            "Private Self-emp-not-inc Self-emp-inc Federal-gov Local-gov State-gov "
-            "Without-pay Never-worked"
-        ),
+        "Private Self-emp-not-inc Self-emp-inc Federal-gov Local-gov State-gov "
+        "Without-pay Never-worked",
     ),
     Number("fnlwgt", (106_648, 158_662, 196_338, 259_873)),
     Category(
         "education",
-        _split_words(
-            "Bachelors Some-college 11th HS-grad Prof-school Assoc-acdm Assoc-voc 9th "
-            "7th-8th 12th Masters 1st-4th 10th Doctorate 5th-6th Preschool"
-        ),
+        "Bachelors Some-college 11th HS-grad Prof-school Assoc-acdm Assoc-voc 9th "
+        "7th-8th 12th Masters 1st-4th 10th Doctorate 5th-6th Preschool",
     ),
     Number("education-num", (9, 10, 11, 13)),
     Category(
         "marital-status",
-        _split_words(
-            "Married-civ-spouse Divorced Never-married Separated Widowed "
-            "Married-spouse-absent Married-AF-spouse"
-        ),
+        "Married-civ-spouse Divorced Never-married Separated Widowed "
+        "Married-spouse-absent Married-AF-spouse",
     ),
     _OCCUPATION,
     Category(
-        "relationship",
-        _split_words("Wife Own-child Husband Not-in-family Other-relative Unmarried"),
+        "relationship", "Wife Own-child Husband Not-in-family Other-relative Unmarried"
     ),
-    Category(
-        "race",
-        _split_words("White Asian-Pac-Islander Amer-Indian-Eskimo Other Black"),
-    ),
-    Category("sex", ("Female", "Male")),
+    Category("race", "White Asian-Pac-Islander Amer-Indian-Eskimo Other Black"),
+    Category("sex", "Female Male"),
     Number("capital-gain", (1,)),
     Number("capital-loss", (1,)),
     Number("hours-per-week", (35, 40, 41, 48)),
     Category(
         "native-country",
-        _split_words(
-            "United-States Cambodia England Puerto-Rico Canada Germany "
-            "Outlying-US(Guam-USVI-etc) India Japan Greece South China Cuba Iran "
-            "Honduras Philippines Italy Poland Jamaica Vietnam Mexico Portugal Ireland "
-            "France Dominican-Republic Laos Ecuador Taiwan Haiti Columbia Hungary "
-            "Guatemala Nicaragua Scotland Thailand Yugoslavia El-Salvador "
-            "Trinadad&Tobago Peru Hong Holand-Netherlands"
-        ),
+        "United-States Cambodia England Puerto-Rico Canada Germany "
+        "Outlying-US(Guam-USVI-etc) India Japan Greece South China Cuba Iran "
+        "Honduras Philippines Italy Poland Jamaica Vietnam Mexico Portugal Ireland "
+        "France Dominican-Republic Laos Ecuador Taiwan Haiti Columbia Hungary "
+        "Guatemala Nicaragua Scotland Thailand Yugoslavia El-Salvador "
+        "Trinadad&Tobago Peru Hong Holand-Netherlands",
     ),
 )
 

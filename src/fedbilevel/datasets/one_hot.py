@@ -32,15 +32,20 @@ class Category(NamedTuple):
 
     Attributes:
         name: name of the column.
-        categories: allowed values, in the order of the features.
+        words: allowed values, in the order of the features, separated by spaces.
 
     Example:
-        >>> Category("sex", ("Female", "Male")).encode(["Male", "?"])
+        >>> Category("sex", "Female Male").encode(["Male", "?"])
         array([[0., 1.], [0., 0.]], dtype=float32)
     """
 
     name: str
-    categories: tuple[str, ...]
+    words: str
+
+    @property
+    def categories(self) -> list[str]:
+        """The allowed values."""
+        return self.words.split()
 
     def numbers(self, values: list[str]) -> Int32[np.ndarray, "rows"]:
         """Return each value's number among the categories; "?" follows the last."""
