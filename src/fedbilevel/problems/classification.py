@@ -1,11 +1,13 @@
 """The linear model of the ready-made problems, its losses and metrics."""
 
+from dataclasses import dataclass
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from fedbilevel.mathematics.problem import Lower, Upper
+from fedbilevel.mathematics.problem import Batch, Loss, Lower, Upper
 from fedbilevel.problems.split import LabelledRows
 from fedbilevel.problems.task import TaskMetric
 
@@ -55,34 +57,44 @@ def cross_entropies(
     return jax.nn.logsumexp(logits, axis=1) - label_logits
 
 
-def ridge_penalty(
-    ridge: float, y: Float[Array, "classes features"]
-) -> Float[Array, ""]:
-    """Return ½ ridge ‖y‖², which makes a convex loss strongly convex.
+@dataclass(frozen=True)
+class WithRidge:
+    """A convex loss with ½ ridge ‖y‖², which makes it strongly convex in y.
+
+    Attributes:
+        loss: the mean over a batch, convex in y.
+        ridge: the penalty.
+
+    Raises:
+        ValueError: if the penalty is not above 0.
 
     Example:
         >>> import jax.numpy as jnp
-        >>> float(ridge_penalty(0.5, jnp.ones((2, 2))))
-        1.0
-    """
-    return 0.5 * ridge * jnp.sum(y**2)
-
-
-def check_ridge(ridge: float) -> None:
-    """Raise an error if the lower loss would not be strongly convex.
-
-    Example:
-        >>> check_ridge(0.0)
+        >>> batch = LabelledRows(jnp.eye(2), jnp.array([0, 1]))
+        >>> float(WithRidge(linear_loss, ridge=0.5)(None, jnp.ones((2, 2)), batch))
+        1.6931471824645996
+        >>> WithRidge(linear_loss, ridge=0.0)
         Traceback (most recent call last):
         ...
         ValueError: ridge is 0.0, expected a number above 0: without a penalty the
         lower loss is not strongly convex.
     """
-    if not ridge > 0:
-        raise ValueError(
-            f"ridge is {ridge}, expected a number above 0: without a penalty the lower "
-            "loss is not strongly convex."
-        )
+
+    loss: Loss
+    ridge: float
+
+    def __post_init__(self) -> None:
+        if not self.ridge > 0:
+            raise ValueError(
+                f"ridge is {self.ridge}, expected a number above 0: without a penalty "
+                "the lower loss is not strongly convex."
+            )
+
+    def __call__(
+        self, x: Upper, y: Float[Array, "classes features"], batch: Batch, /
+    ) -> Float[Array, ""]:
+        """Return the mean loss with the penalty."""
+        return self.loss(x, y, batch) + 0.5 * self.ridge * jnp.sum(y**2)
 
 
 def linear_accuracy(test: LabelledRows) -> TaskMetric:

@@ -12,11 +12,10 @@ from fedbilevel.mathematics.problem import BilevelProblem
 from fedbilevel.mathematics.settings import Count, Positive, Seed, check_ranges
 from fedbilevel.problems.built_in import template
 from fedbilevel.problems.classification import (
-    check_ridge,
+    WithRidge,
     linear_accuracy,
     linear_loss,
     linear_losses,
-    ridge_penalty,
 )
 from fedbilevel.problems.label_noise import detection
 from fedbilevel.problems.split import (
@@ -120,7 +119,6 @@ def cleaning_network(
         >>> task.x.shift.shape
         (2, 8)
     """
-    check_ridge(ridge)
     training, validation, test = tables(split)
     features, number = training.features.shape[1], jnp.result_type(training.features)
     if model.shape != (split.classes, features):
@@ -142,7 +140,7 @@ def cleaning_network(
         jnp.zeros((), number),
     )
     return Task(
-        BilevelProblem(linear_loss, NetworkLoss(ridge)),
+        BilevelProblem(linear_loss, WithRidge(network_loss, ridge)),
         build_devices(split, training=hinted, validation=validation),
         x,
         jnp.zeros((split.classes, features), number),
@@ -150,12 +148,13 @@ def cleaning_network(
     )
 
 
-@dataclass(frozen=True)
-class NetworkLoss:
-    """g, the mean over a batch of w_x(ℓ_i(y_0), label_i) ℓ_i(y), with ½ ridge ‖y‖².
-
-    Attributes:
-        ridge: the penalty.
+def network_loss(
+    x: WeightingNetwork,
+    y: Float[Array, "classes features"],
+    batch: HintedRows,
+    /,
+) -> Float[Array, ""]:
+    """Return the mean over a batch of w_x(ℓ_i(y_0), label_i) ℓ_i(y).
 
     Example:
         >>> import jax.numpy as jnp
@@ -164,22 +163,10 @@ class NetworkLoss:
         ... )
         >>> rows = LabelledRows(jnp.eye(2), jnp.array([0, 1]))
         >>> batch = HintedRows(rows, jnp.zeros(2))
-        >>> float(NetworkLoss(ridge=0.1)(network, jnp.zeros((2, 2)), batch))
+        >>> float(network_loss(network, jnp.zeros((2, 2)), batch))
         0.3465735912322998
     """
-
-    ridge: float
-
-    def __call__(
-        self,
-        x: WeightingNetwork,
-        y: Float[Array, "classes features"],
-        batch: HintedRows,
-        /,
-    ) -> Float[Array, ""]:
-        """Return the mean loss."""
-        losses = x.weights(batch) * linear_losses(y, batch.examples)
-        return jnp.mean(losses) + ridge_penalty(self.ridge, y)
+    return jnp.mean(x.weights(batch) * linear_losses(y, batch.examples))
 
 
 @dataclass(frozen=True)
@@ -227,8 +214,7 @@ def _train_model(split: Split, ridge: float) -> Float[np.ndarray, "classes featu
     @jax.jit
     @jax.value_and_grad
     def loss(y: Float[Array, "numbers"]) -> Float[Array, ""]:
-        model = y.reshape(shape)
-        return linear_loss(None, model, validation) + ridge_penalty(ridge, model)
+        return WithRidge(linear_loss, ridge)(None, y.reshape(shape), validation)
 
     def evaluate(
         y: Float[np.ndarray, "numbers"],

@@ -15,11 +15,10 @@ from fedbilevel.mathematics.settings import Positive, check_ranges
 from fedbilevel.picture import Picture, blank
 from fedbilevel.problems.built_in import template
 from fedbilevel.problems.classification import (
-    check_ridge,
+    WithRidge,
     linear_accuracy,
     linear_loss,
     linear_losses,
-    ridge_penalty,
 )
 from fedbilevel.problems.label_noise import detection
 from fedbilevel.problems.split import (
@@ -85,7 +84,6 @@ def hyper_cleaning(
         >>> task.metrics["detection"](np.array([-1.0, 1.0]), task.y)
         1.0
     """
-    check_ridge(ridge)
     training, validation, test = tables(split)
     count, features = training.features.shape
     number = jnp.result_type(training.features)
@@ -95,7 +93,7 @@ def hyper_cleaning(
         # The metric uses x: σ has the same order, but rounds large weights to 1.
         metrics["detection"] = detection(split, wrong, trust=lambda x: x)
     return Task(
-        BilevelProblem(linear_loss, WeightedLoss(ridge)),
+        BilevelProblem(linear_loss, WithRidge(weighted_loss, ridge)),
         build_devices(
             split, training=NumberedRows(training, numbers), validation=validation
         ),
@@ -105,34 +103,23 @@ def hyper_cleaning(
     )
 
 
-@dataclass(frozen=True)
-class WeightedLoss:
-    """g, the mean over a batch of σ(√n x_i) ℓ_i(y), with ½ ridge ‖y‖².
-
-    Attributes:
-        ridge: the penalty.
+def weighted_loss(
+    x: Float[Array, "training"],
+    y: Float[Array, "classes features"],
+    batch: NumberedRows,
+    /,
+) -> Float[Array, ""]:
+    """Return the mean over a batch of σ(√n x_i) ℓ_i(y).
 
     Example:
         >>> import jax.numpy as jnp
         >>> rows = LabelledRows(jnp.eye(2), jnp.array([0, 1]))
         >>> batch = NumberedRows(rows, jnp.array([0, 1]))
-        >>> float(WeightedLoss(ridge=0.1)(jnp.zeros(2), jnp.zeros((2, 2)), batch))
+        >>> float(weighted_loss(jnp.zeros(2), jnp.zeros((2, 2)), batch))
         0.3465735912322998
     """
-
-    ridge: float
-
-    def __call__(
-        self,
-        x: Float[Array, "training"],
-        y: Float[Array, "classes features"],
-        batch: NumberedRows,
-        /,
-    ) -> Float[Array, ""]:
-        """Return the mean loss."""
-        weights = jax.nn.sigmoid(sqrt(len(x)) * x[batch.numbers])
-        losses = linear_losses(y, batch.examples)
-        return jnp.mean(weights * losses) + ridge_penalty(self.ridge, y)
+    weights = jax.nn.sigmoid(sqrt(len(x)) * x[batch.numbers])
+    return jnp.mean(weights * linear_losses(y, batch.examples))
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,7 @@ from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 from fedbilevel.mathematics.settings import Positive, SettingError, check_ranges
 from fedbilevel.picture import Picture, blank
 from fedbilevel.problems.built_in import template
-from fedbilevel.problems.classification import (
-    accuracy,
-    check_ridge,
-    cross_entropies,
-    ridge_penalty,
-)
+from fedbilevel.problems.classification import WithRidge, accuracy, cross_entropies
 from fedbilevel.problems.split import (
     LabelledRows,
     Split,
@@ -99,7 +94,6 @@ def hyper_representation(
         raise ValueError(
             f"units is {units}, expected at least one layer with at least 1 unit each."
         )
-    check_ridge(ridge)
     training, validation, test = tables(split)
     number = jnp.result_type(test.features)
     test_features = jnp.asarray(test.features)
@@ -109,7 +103,7 @@ def hyper_representation(
         return accuracy(np.asarray(represent(x, test_features) @ head.T), test.labels)
 
     return Task(
-        BilevelProblem(upper_loss, HeadLoss(ridge)),
+        BilevelProblem(upper_loss, WithRidge(upper_loss, ridge)),
         build_devices(split, training=training, validation=validation),
         _random_layers((test.features.shape[1], *units), number, seed),
         jnp.zeros((split.classes, units[-1]), number),
@@ -131,30 +125,6 @@ def upper_loss(
     """
     logits = represent(x, batch.features) @ y.T
     return jnp.mean(cross_entropies(logits, batch.labels))
-
-
-@dataclass(frozen=True)
-class HeadLoss:
-    """g, the mean over a batch of CE(y r_x(a), label), with ½ ridge ‖y‖².
-
-    Attributes:
-        ridge: the penalty.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> batch = LabelledRows(jnp.eye(2), jnp.array([0, 1]))
-        >>> layer = Layer(weights=jnp.zeros((3, 2)), bias=jnp.zeros(3))
-        >>> float(HeadLoss(ridge=1.0)((layer,), jnp.ones((2, 3)), batch))
-        3.6931471824645996
-    """
-
-    ridge: float
-
-    def __call__(
-        self, x: Backbone, y: Float[Array, "classes units"], batch: LabelledRows, /
-    ) -> Float[Array, ""]:
-        """Return the mean loss."""
-        return upper_loss(x, y, batch) + ridge_penalty(self.ridge, y)
 
 
 def _random_layers(sizes: tuple[int, ...], number: np.dtype, seed: int) -> Backbone:

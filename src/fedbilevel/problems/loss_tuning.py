@@ -15,11 +15,10 @@ from fedbilevel.mathematics.settings import Positive, check_ranges
 from fedbilevel.picture import Picture, blank
 from fedbilevel.problems.built_in import template
 from fedbilevel.problems.classification import (
+    WithRidge,
     balanced_accuracy,
-    check_ridge,
     cross_entropies,
     linear_losses,
-    ridge_penalty,
 )
 from fedbilevel.problems.imbalance import class_weights
 from fedbilevel.problems.split import (
@@ -80,7 +79,6 @@ def loss_tuning(
         >>> task.problem.upper_loss.class_weights  # 1 / (2 · ¾) and 1 / (2 · ¼)
         (0.6666666666666666, 2.0)
     """
-    check_ridge(ridge)
     training, validation, test = tables(split)
     number = jnp.result_type(test.features)
     devices = build_devices(split, training=training, validation=validation)
@@ -92,7 +90,7 @@ def loss_tuning(
         return balanced_accuracy(test.features @ np.asarray(y).T, test.labels)
 
     return Task(
-        BilevelProblem(BalancedLoss(balance), TunedLoss(ridge)),
+        BilevelProblem(BalancedLoss(balance), WithRidge(tuned_loss, ridge)),
         devices,
         LossParameters(
             jnp.zeros(split.classes, number), jnp.zeros(split.classes, number)
@@ -126,34 +124,23 @@ class BalancedLoss:
         return jnp.mean(weights * linear_losses(y, batch))
 
 
-@dataclass(frozen=True)
-class TunedLoss:
-    """g, the mean over a batch of CE(σ(scale) ⊙ z + shift), with ½ ridge ‖y‖².
-
-    Attributes:
-        ridge: the penalty.
+def tuned_loss(
+    x: LossParameters,
+    y: Float[Array, "classes features"],
+    batch: LabelledRows,
+    /,
+) -> Float[Array, ""]:
+    """Return the mean over a batch of CE(σ(scale) ⊙ z + shift).
 
     Example:
         >>> import jax.numpy as jnp
         >>> batch = LabelledRows(jnp.eye(2), jnp.array([0, 1]))
         >>> x = LossParameters(scale=jnp.zeros(2), shift=jnp.zeros(2))
-        >>> float(TunedLoss(ridge=0.1)(x, jnp.zeros((2, 2)), batch))
+        >>> float(tuned_loss(x, jnp.zeros((2, 2)), batch))
         0.6931471824645996
     """
-
-    ridge: float
-
-    def __call__(
-        self,
-        x: LossParameters,
-        y: Float[Array, "classes features"],
-        batch: LabelledRows,
-        /,
-    ) -> Float[Array, ""]:
-        """Return the mean loss."""
-        logits = jax.nn.sigmoid(x.scale)[None] * (batch.features @ y.T) + x.shift[None]
-        losses = cross_entropies(logits, batch.labels)
-        return jnp.mean(losses) + ridge_penalty(self.ridge, y)
+    logits = jax.nn.sigmoid(x.scale)[None] * (batch.features @ y.T) + x.shift[None]
+    return jnp.mean(cross_entropies(logits, batch.labels))
 
 
 @dataclass(frozen=True)
