@@ -5,7 +5,8 @@ x and y are scalars, and z ≈ H⁻¹ ∇y f; there is no noise:
     f = ½ (y − TARGET)² + ½ x²,   g = ½ (y − COUPLING x)².
 """
 
-from collections.abc import Collection
+import time
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
@@ -119,6 +120,7 @@ def carried_out(
     by_size: bool = False,
     quorum: int = 1,
     straggler_factor: float | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Outcome:
     """Run the federation with all sites, some of which report too large sizes."""
     enrolments = {
@@ -139,6 +141,7 @@ def carried_out(
         quorum=quorum,
         straggler_factor=straggler_factor,
         note=records.append,
+        clock=clock,
     )
     value: dict[str, Any] = {"weights": weights, "limits": limits, "engine": engine}
     last, refusal = None, ""

@@ -1,12 +1,9 @@
 """Sites in this process, for tests of the server."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from fedbilevel import BilevelProblem, FederatedAlgorithm, LocalExamples
 from fedbilevel.federation import (
@@ -15,7 +12,6 @@ from fedbilevel.federation import (
     Federation,
     Reply,
     Site,
-    server,
 )
 from fedbilevel.federation.in_process import InProcess
 from tests.engines.federation import START, held
@@ -23,7 +19,7 @@ from tests.waiting import HANG
 
 
 class Clock:
-    """A replacement for the module `time`, advanced by the test.
+    """A clock of a server, advanced by the test.
 
     Attributes:
         now: current time in seconds.
@@ -32,17 +28,8 @@ class Clock:
     def __init__(self) -> None:
         self.now = 0.0
 
-    def monotonic(self) -> float:
+    def __call__(self) -> float:
         return self.now
-
-
-@contextmanager
-def false_time() -> Iterator[Clock]:
-    """Patch the clock of servers in this process."""
-    clock = Clock()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(server, "time", clock)
-        yield clock
 
 
 class UnderWay:

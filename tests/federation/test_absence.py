@@ -27,7 +27,7 @@ from fedbilevel.federation.transport import Transport
 from tests.engines.federation import START
 from tests.federation.alike import PROBLEM, WEIGHTS, algorithm, sites
 from tests.federation.no_enrolment import NoEnrolment
-from tests.federation.sites import Clock, UnderWay, enrolled, false_time, federation
+from tests.federation.sites import Clock, UnderWay, enrolled, federation
 from tests.waiting import no_hang
 
 NAME = "two exchanges, private state"
@@ -188,6 +188,7 @@ def with_patience(
     rounds: int,
     name: str = NAME,
     limits: Limits = NO_LIMITS,
+    clock: Callable[[], float] = time.monotonic,
 ) -> list[Exchange]:
     """Return the exchanges of a run with a straggler factor of 3."""
     records: list[Exchange] = []
@@ -199,6 +200,7 @@ def with_patience(
         quorum=quorum,
         straggler_factor=3.0,
         note=records.append,
+        clock=clock,
     )
     setting = PROBLEM, algorithm(name), enrolled(among)
     steps = run(
@@ -216,32 +218,27 @@ def be_slow(left: Callable[[], float]) -> None:
 
 
 class Straggling(NoEnrolment):
-    """A transport and its clock: all sites answer after a second each, except one."""
+    """A transport to sites that answer after a second each, except one."""
 
-    def __init__(self, among: Mapping[str, Site]) -> None:
-        self._inside = InProcess(among)
-        self.now = 0.0
-
-    def monotonic(self) -> float:
-        return self.now
+    def __init__(self, among: Mapping[str, Site], clock: Clock) -> None:
+        self._inside, self._clock = InProcess(among), clock
 
     def exchange(
         self, messages: Mapping[str, bytes], left: Callable[[], float]
     ) -> Iterator[Reply]:
         others = {name: item for name, item in messages.items() if name != "site-3"}
         for reply in self._inside.exchange(others, left):
-            self.now += 1.0
+            self._clock.now += 1.0
             yield reply
         while left() > 0:
-            self.now += 0.5
+            self._clock.now += 0.5
 
 
 @pytest.mark.slow
-def test_a_straggler_is_not_waited_for_longer_than_the_others_took(monkeypatch):
-    among = sites(NAME)
-    transport = Straggling(among)
-    monkeypatch.setattr("fedbilevel.federation.server.time", transport)
-    records = with_patience(transport, among, quorum=3, rounds=3)
+def test_a_straggler_is_not_waited_for_longer_than_the_others_took():
+    among, clock = sites(NAME), Clock()
+    transport = Straggling(among, clock)
+    records = with_patience(transport, among, quorum=3, rounds=3, clock=clock)
     assert records
     for record in records:
         # It is contacted again, because it may be faster next time.
@@ -336,9 +333,9 @@ class Paced(NoEnrolment):
 def paced(seconds: Mapping[str, float], quorum: int) -> list[Exchange]:
     """Return the exchanges of four rounds with these response times."""
     among = sites(NAME)
-    with false_time() as clock:
-        transport = Paced(among, seconds, clock)
-        return with_patience(transport, among, quorum=quorum, rounds=4)
+    clock = Clock()
+    transport = Paced(among, seconds, clock)
+    return with_patience(transport, among, quorum=quorum, rounds=4, clock=clock)
 
 
 @pytest.mark.slow

@@ -54,7 +54,7 @@ from tests.federation.scalar import (
     last_error,
     sites,
 )
-from tests.federation.sites import Clock, false_time
+from tests.federation.sites import Clock
 from tests.waiting import no_hang
 
 MOST_BAD, ROUNDS = 3, 60
@@ -148,6 +148,7 @@ def check(seed: int, clock: Clock, seen: Counter[str]) -> None:
         by_size=schedule.by_size,
         quorum=schedule.quorum,
         straggler_factor=schedule.straggler_factor,
+        clock=clock,
     )
     seen.update(deed for deeds in transport.deeds for deed in deeds.values())
     seen["claims too much"] += len(schedule.liars)
@@ -201,7 +202,8 @@ def shrinking(
 
 def check_all(seeds: Sequence[int]) -> Counter[str]:
     seen: Counter[str] = Counter()
-    with false_time() as clock, no_hang():
+    clock = Clock()
+    with no_hang():
         for seed in seeds:
             try:
                 check(seed, clock, seen)

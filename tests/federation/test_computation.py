@@ -18,6 +18,7 @@ from fedbilevel.federation import (
     Computation,
     EnrolledDevices,
     Enrolment,
+    EnrolmentTerms,
     Federation,
     InProcess,
     Reply,
@@ -85,8 +86,7 @@ def test_a_site_with_a_halved_rate_is_refused_by_name(tmp_path, halved):
             ONES,
             tmp_path,
             computation=ours,
-            seconds=60.0,
-            at_least=2,
+            terms=EnrolmentTerms(60.0, at_least=2),
         )
 
 

@@ -13,6 +13,7 @@ from fedbilevel.federation import (
     Computation,
     Enrolment,
     EnrolmentMessage,
+    EnrolmentTerms,
     Failure,
     FailureCause,
     RefusedError,
@@ -65,9 +66,7 @@ def job(directory: Path, replies: Mapping[str, bytes | str], quorum: int = 2):
         HELD,
         directory,
         computation=OURS,
-        seconds=9.0,
-        at_least=quorum,
-        quorum=quorum,
+        terms=EnrolmentTerms(9.0, at_least=quorum, quorum=quorum),
     )
 
 

@@ -19,7 +19,7 @@ from tests.federation.scalar import (
     last_error,
     sites,
 )
-from tests.federation.sites import false_time
+from tests.federation.sites import Clock
 
 
 def ended(bad: int, distance: float) -> float:
@@ -32,9 +32,9 @@ def ended(bad: int, distance: float) -> float:
     limits = Limits(NORM_LIMIT, distance)
     draw = np.random.default_rng(0)
     name = f"odds{bad}of{distance:g}".replace(".", "point")
-    with false_time() as clock:
-        transport = BadSites(sites(), plans, limits, clock, 0.1, draw)
-        outcome = carried_out(transport, limits, name, rounds=30)
+    clock = Clock()
+    transport = BadSites(sites(), plans, limits, clock, 0.1, draw)
+    outcome = carried_out(transport, limits, name, rounds=30, clock=clock)
     assert all(record.counted == NAMES for record in outcome.records)
     return last_error(outcome) / START_ERROR
 

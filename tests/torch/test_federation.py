@@ -10,7 +10,14 @@ import numpy as np
 import pytest
 
 from fedbilevel import Clip, FedBiO, Simulation, run, with_transforms
-from fedbilevel.federation import REHEARSAL, Computation, InProcess, Site, enrol
+from fedbilevel.federation import (
+    REHEARSAL,
+    Computation,
+    EnrolmentTerms,
+    InProcess,
+    Site,
+    enrol,
+)
 from fedbilevel.torch import bilevel_problem
 from tests import quadratic
 from tests.algorithms.table import ALGORITHMS, in_tiers
@@ -83,8 +90,7 @@ def test_sites_of_the_other_library_enrol_and_are_named(tmp_path):
             form,
             tmp_path / directory,
             computation=Computation.of(problem, algorithm, form, *START),
-            seconds=HANG,
-            at_least=len(sites),
+            terms=EnrolmentTerms(HANG, at_least=len(sites)),
         )
         assert not result.absent
         return sorted(result.warnings)

@@ -15,7 +15,7 @@ from fedbilevel.experiments.federation import sites_of
 from fedbilevel.experiments.measure import metrics_of
 from fedbilevel.experiments.run import PreparedRun
 from fedbilevel.experiments.schema import Experiment
-from fedbilevel.federation import Exchange, Federation, Transport, enrol
+from fedbilevel.federation import EnrolmentTerms, Exchange, Federation, Transport, enrol
 from fedbilevel.federation.computation import Computation
 from fedbilevel.federation.device_state import MAX_STATES
 from fedbilevel.federation.release_log import ReleaseLog
@@ -65,10 +65,12 @@ def federated_work(
             model.x,
             model.y,
         ),
-        seconds=settings.enrolment_timeout,
-        # Weights by size must be known from the first round.
-        at_least=len(sites) if experiment.weight_by_size else settings.quorum,
-        quorum=settings.quorum,
+        terms=EnrolmentTerms(
+            settings.enrolment_timeout,
+            # Weights by size must be known from the first round.
+            len(sites) if experiment.weight_by_size else settings.quorum,
+            settings.quorum,
+        ),
     )
     exclude(absent)
     reports.warn(warnings)

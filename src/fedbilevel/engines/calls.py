@@ -143,8 +143,8 @@ class Calls:
             )
             report_list.append(report)
             # A device whose upload is excluded has the same costs as any other.
-            contacted = int(report.present.sum())
-            spent = spent.plus(job.costs[reference].times(contacted))
+            costs = report.costs or job.costs[reference]
+            spent = spent.plus(costs.times(int(report.present.sum())))
         reports, server = tuple(report_list), state.server
         item = FinishedRound(
             number, participants, lambda: reports, partial(count_notices, server)

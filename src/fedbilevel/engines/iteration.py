@@ -174,6 +174,7 @@ def counts_of(progress: Progress, device_count: int) -> ExclusionCounts:
     """Return the exclusion counts of a checkpoint.
 
     Example:
+        >>> from fedbilevel import Costs
         >>> counts_of(Progress(0, RunState(1.0, ()), Costs(), ()), 3).device_count
         3
     """

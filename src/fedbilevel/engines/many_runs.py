@@ -188,6 +188,7 @@ def shares_of(
         seed: seed of the run.
 
     Example:
+        >>> from fedbilevel import FullParticipation
         >>> shares_of(FullParticipation(), 2, np.ones(2), 0)
         array([[0.5, 0.5],
                [0.5, 0.5]])

@@ -108,6 +108,8 @@ class Report(NamedTuple):
             distance from the average: a measure of client drift.
         reasons: reason of the exclusion, by device number, if the engine knows more
             than that the upload violated the limits.
+        costs: costs of a device, if the engine counts them in each exchange; None if
+            they are those of `Job.costs`.
 
     Example:
         >>> import numpy as np
@@ -123,6 +125,7 @@ class Report(NamedTuple):
     info: Info
     dispersion: PyTree
     reasons: Mapping[int, str] = MappingProxyType({})
+    costs: DeviceCosts | None = None
 
     @property
     def contributors(self) -> Int[np.ndarray, "contributors"]:
@@ -157,7 +160,7 @@ class Job:
         cohort_size: usual number of participants of a round.
         loaded_bytes: memory that a device's data need when loaded.
         limits: limits on uploads.
-        costs: costs of a device in each phase.
+        costs: costs of a device in each phase; empty if reports have them.
         placed: data that the engine has put on its mesh for the whole run; None if it
             loads them in each exchange.
     """

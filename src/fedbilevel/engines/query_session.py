@@ -4,10 +4,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from numpy.typing import ArrayLike
 
-from fedbilevel.algorithms.protocol import FederatedAlgorithm, Server
-from fedbilevel.data.devices import Devices
+from fedbilevel.algorithms.protocol import Server
 from fedbilevel.engines.costs import Costs
 from fedbilevel.engines.preparation import (
     PreparingEngine,
@@ -15,8 +13,7 @@ from fedbilevel.engines.preparation import (
     participants_of,
     prepare,
 )
-from fedbilevel.engines.protocol import Engine, Moment, Report, RunState
-from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+from fedbilevel.engines.protocol import Moment, Report, RunState
 
 
 class QuerySession:
@@ -26,14 +23,8 @@ class QuerySession:
     before it chooses the next phase.
 
     Args:
-        problem: the two losses.
-        algorithm: algorithm whose phases are the questions; devices keep no state.
-        devices: data of all devices.
-        x: upper variable of the first state.
-        y: lower variable of the first state.
-        seed: seed of the devices' random choices.
-        weights: weights of the devices, as for `run`.
-        engine: engine that executes the devices' work.
+        spec: specification whose algorithm has the questions as phases; devices keep
+            no state.
 
     Attributes:
         server: the first server state.
@@ -42,45 +33,30 @@ class QuerySession:
     Example:
         >>> import jax.numpy as jnp, numpy as np
         >>> from fedbilevel import BilevelProblem, InMemoryDevices, LocalExamples
-        >>> from fedbilevel import Simulation
         >>> from fedbilevel.metrics.survey import Question, Survey
         >>> loss = lambda x, y, batch: jnp.mean((y - x * batch) ** 2)
         >>> devices = InMemoryDevices([LocalExamples(np.ones(3), np.ones(3))] * 2)
         >>> session = QuerySession(
-        ...     BilevelProblem(loss, loss), Survey(), devices, 1.0, 3.0, seed=0,
-        ...     weights=None, engine=Simulation(),
+        ...     RunSpec(BilevelProblem(loss, loss), Survey(), devices, 1.0, 3.0)
         ... )
         >>> float(session.ask(Question.GRADIENT, session.server).gradient)
         4.0
     """
 
-    def __init__(
-        self,
-        problem: BilevelProblem,
-        algorithm: FederatedAlgorithm,
-        devices: Devices,
-        x: Upper,
-        y: Lower,
-        *,
-        seed: int,
-        weights: ArrayLike | None,
-        engine: Engine,
-    ) -> None:
+    def __init__(self, spec: RunSpec) -> None:
+        engine = spec.engine
         if isinstance(engine, PreparingEngine):
             raise TypeError(
                 f"{type(engine).__name__} runs algorithms only; this measures the "
                 "losses with JAX. Omit engine, and pass the examples as arrays of "
                 "NumPy in InMemoryDevices."
             )
-        spec = RunSpec(
-            problem, algorithm, devices, x, y, seed=seed, weights=weights, engine=engine
-        )
         prepared = prepare(spec)
         self._engine = engine
         self._job, state = engine.begin(prepared.job, prepared.state)
         self._private = state.private
         self._participants = participants_of(
-            0, np.arange(devices.device_count), prepared.weights
+            0, np.arange(spec.devices.device_count), prepared.weights
         )
         self.server: Any = state.server
         self.costs = Costs()

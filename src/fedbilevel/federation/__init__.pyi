@@ -7,7 +7,7 @@ from .in_process import InProcess
 from .secure_sums.identity import Identity, load_kit, load_root
 from .secure_sums.server import SecureSumError
 from .server import Federation, NoQuorumError
-from .server_enrolment import EnrolmentResult, enrol
+from .server_enrolment import EnrolmentResult, EnrolmentTerms, enrol
 from .site import Site
 from .site_rules import REHEARSAL, SiteRules
 from .transport import Failure, FailureCause, RefusedError, Reply, Transport
@@ -19,6 +19,7 @@ __all__ = [
     "Enrolment",
     "EnrolmentMessage",
     "EnrolmentResult",
+    "EnrolmentTerms",
     "Exchange",
     "ExchangeCounter",
     "Failure",

@@ -7,11 +7,11 @@ import jax
 import numpy as np
 from jaxtyping import Float, PyTree
 
-from fedbilevel.algorithms.protocol import Downlink, Info, Server, Upload
+from fedbilevel.algorithms.protocol import Downlink, Info, Phase, Server, Upload
 from fedbilevel.engines.inputs import Inputs, PhaseProgram
 from fedbilevel.engines.limits import reach_of
 from fedbilevel.engines.mean import WeightedMean, jit_stacked_mean
-from fedbilevel.engines.protocol import Job, Moment, PhaseReference
+from fedbilevel.engines.protocol import Job, Moment, PhaseReference, RunState
 from fedbilevel.engines.screening import distances, is_acceptable
 from fedbilevel.federation.messages import Answer
 from fedbilevel.federation.streaming_mean import RunningMean, decode_upload
@@ -72,6 +72,31 @@ class Form(NamedTuple):
     received: PyTree
 
 
+class ExchangeInputs(NamedTuple):
+    """The inputs of an exchange.
+
+    Attributes:
+        job: constant inputs of the run.
+        reference: position of the phase.
+        phase: the phase.
+        moment: round and exchange.
+        state: state before the exchange.
+        weights: weight of each participant.
+    """
+
+    job: Job
+    reference: PhaseReference
+    phase: Phase
+    moment: Moment
+    state: RunState
+    weights: Mapping[int, float]
+
+    @property
+    def chosen(self) -> list[int]:
+        """The devices that may contribute: those with a weight."""
+        return [device for device, weight in self.weights.items() if weight > 0]
+
+
 class _Upload(NamedTuple):
     received: Upload
     info: Info
@@ -90,20 +115,16 @@ class ReplyCollector:
 
     def __init__(
         self,
-        job: Job,
-        reference: PhaseReference,
-        form: Form,
+        inputs: ExchangeInputs,
         run: str,
-        moment: Moment,
+        form: Form,
         contacted: Mapping[str, int],
-        weights: Mapping[int, float],
         downlink: Downlink,
     ) -> None:
-        self._job, self._reference = job, reference
-        self._phase = reference.of(job.algorithm, job.problem)
-        self._limits, self._form = job.limits, form
-        self._run, self._moment = run, moment
-        self._contacted, self._weights = dict(contacted), weights
+        self._inputs, self._phase = inputs, inputs.phase
+        self._limits = inputs.job.limits
+        self._run, self._form = run, form
+        self._contacted, self._weights = dict(contacted), inputs.weights
         self._aggregation = self._phase.aggregation
         self._running = RunningMean(form.received, form.info, self._aggregation)
         # A robust mean needs all uploads at once.
@@ -161,7 +182,7 @@ class ReplyCollector:
         try:
             answer = Answer.decode(message)
             # The answer to this exchange may still arrive.
-            if (answer.run, answer.moment) != (self._run, self._moment):
+            if (answer.run, answer.moment) != (self._run, self._inputs.moment):
                 if self.missing[device] == NO_ANSWER:
                     self.missing[device] = OTHER_ANSWER
                 return
@@ -189,11 +210,11 @@ class ReplyCollector:
         if not self._phase.is_decoded:
             return upload
         decoded = decode_upload(
-            self._job.algorithm,
+            self._inputs.job.algorithm,
             upload,
             self._downlink,
-            problem=self._job.problem,
-            reference=self._reference,
+            problem=self._inputs.job.problem,
+            reference=self._inputs.reference,
         )
         received: Upload = jax.tree.map(np.asarray, decoded)
         return received
@@ -256,11 +277,11 @@ class ReplyCollector:
             lambda *rows: np.stack(rows), *(self._stored[device] for device in devices)
         )
         mean: WeightedMean = jit_stacked_mean(
-            Inputs.of(self._job, server, self._moment),
+            Inputs.of(self._inputs.job, server, self._inputs.moment),
             received,
             infos,
             np.array([float(self._weights[device]) for device in devices]),
-            program=PhaseProgram(self._job.problem, self._reference),
+            program=PhaseProgram(self._inputs.job.problem, self._inputs.reference),
         )
         return mean
 

@@ -3,7 +3,7 @@
 import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,6 @@ from jaxtyping import PyTree
 
 from fedbilevel.algorithms.protocol import (
     FederatedAlgorithm,
-    Phase,
     Private,
     Server,
 )
@@ -41,7 +40,7 @@ from fedbilevel.federation.enrolment import EnrolledDevices
 from fedbilevel.federation.exchange_log import Exchange
 from fedbilevel.federation.messages import LONGEST_NAME, Task, is_name
 from fedbilevel.federation.release_log import ReleaseLog
-from fedbilevel.federation.replies import Form, ReplyCollector
+from fedbilevel.federation.replies import ExchangeInputs, Form, ReplyCollector
 from fedbilevel.federation.reply_window import ReplyWindow
 from fedbilevel.federation.secret_noise import secret_normals
 from fedbilevel.federation.site import compute_on_device
@@ -99,6 +98,7 @@ class Federation:
             plain exchanges. The algorithm needs `FixedPoint`, and the sites their
             certificates.
         survivors: survivors of the secure sums of this run; by default in memory.
+        clock: function that returns the seconds of a monotonic clock.
 
     Example:
         >>> import jax.numpy as jnp
@@ -134,6 +134,7 @@ class Federation:
         releases: ReleaseLog | None = None,
         secure_sums: "x509.Certificate | None" = None,
         survivors: SurvivorLog | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if not 1 <= quorum <= devices.device_count:
             raise ValueError(
@@ -154,7 +155,7 @@ class Federation:
         self._transport, self._devices = transport, devices
         self._run = run
         self._timeout, self._quorum, self._note = timeout, quorum, note
-        self._straggler_factor = straggler_factor
+        self._straggler_factor, self._clock = straggler_factor, clock
         self._absences = Absences()
         self._releases = releases or ReleaseLog()
         self._root = secure_sums
@@ -201,15 +202,15 @@ class Federation:
         participants: Participants,
     ) -> tuple[RunState, Report]:
         """Return the state after the exchange, and its report."""
-        began = time.monotonic()
+        began = self._clock()
         moment = Moment(int(moment[0]), int(moment[1]))
         weights = dict(
             zip(participants.devices.tolist(), participants.weights, strict=True)
         )
         phase = reference.of(job.algorithm, job.problem)
-        inputs = _Inputs(job, reference, phase, moment, state, weights)
+        inputs = ExchangeInputs(job, reference, phase, moment, state, weights)
         collected = self._collect(inputs)
-        self._record(inputs, collected, time.monotonic() - began)
+        self._record(inputs, collected, self._clock() - began)
         if collected.refusal:
             raise NoQuorumError(self._no_quorum(inputs, collected))
         mean = collected.mean()
@@ -231,7 +232,7 @@ class Federation:
             collected.missing,
         )
 
-    def _collect(self, inputs: "_Inputs") -> Collected:
+    def _collect(self, inputs: ExchangeInputs) -> Collected:
         """Return the uploads of the participants, one by one or as a sum."""
         job, reference, moment = inputs.job, inputs.reference, inputs.moment
         downlink = jax.tree.map(np.asarray, inputs.phase.broadcast(inputs.state.server))
@@ -261,14 +262,7 @@ class Federation:
             )
         candidates = self._candidates(inputs.chosen)
         collector = ReplyCollector(
-            job,
-            reference,
-            form,
-            self._run,
-            moment,
-            candidates.contacted,
-            inputs.weights,
-            downlink,
+            inputs, self._run, form, candidates.contacted, downlink
         )
         return collect_uploads(
             collector,
@@ -287,7 +281,9 @@ class Federation:
             {names[device]: device for device in chosen if device not in first},
         )
 
-    def _record(self, inputs: "_Inputs", collected: Collected, seconds: float) -> None:
+    def _record(
+        self, inputs: ExchangeInputs, collected: Collected, seconds: float
+    ) -> None:
         """Note absent devices, and the record of the exchange."""
         names, chosen = self._devices.names, inputs.chosen
         missing, contacted = collected.missing, collected.contacted
@@ -309,7 +305,7 @@ class Federation:
             )
         )
 
-    def _no_quorum(self, inputs: "_Inputs", collected: Collected) -> str:
+    def _no_quorum(self, inputs: ExchangeInputs, collected: Collected) -> str:
         job, moment, names = inputs.job, inputs.moment, self._devices.names
         several = len(job.phases if moment[0] else job.opening) > 1
         where = f"Round {moment[0]}" + f", exchange {moment[1]}" * several
@@ -317,7 +313,9 @@ class Federation:
         reasons = {names[device]: why for device, why in missing}
         return f"{where}: {collected.refusal}. {_reasons(reasons, job.limits)}"
 
-    def _conclude(self, inputs: "_Inputs", mean: WeightedMean) -> tuple[Server, PyTree]:
+    def _conclude(
+        self, inputs: ExchangeInputs, mean: WeightedMean
+    ) -> tuple[Server, PyTree]:
         """Return the next state of the server and the dispersion."""
         is_noised = inputs.phase.aggregation.release is not None
         if self._root is None:
@@ -334,12 +332,12 @@ class Federation:
         )
         return concluded
 
-    def _count_release(self, inputs: "_Inputs") -> None:
+    def _count_release(self, inputs: ExchangeInputs) -> None:
         if inputs.phase.aggregation.release is not None:
             self._releases.add(inputs.moment)
 
     def _secure_exchange(
-        self, inputs: "_Inputs", form: Form, task: str
+        self, inputs: ExchangeInputs, form: Form, task: str
     ) -> "SecureExchange":
         # Imported here: plain exchanges do not need the packages of the extra.
         from fedbilevel.federation.secure_exchange import Schedule, SecureExchange
@@ -362,8 +360,7 @@ class Federation:
                 # Sites sign a repeated sum over all of its first survivors only.
                 None if self._survivors.of(task) else self._straggler_factor,
                 max(self._quorum, fewest),
-                # Tests replace the module.
-                lambda: time.monotonic(),
+                self._clock,
             ),
             lambda names: self._survivors.add(inputs.moment, task, names),
             # A sum is a release even if the server stops now, or rejects it.
@@ -375,12 +372,7 @@ class Federation:
     ) -> bool:
         """Collect replies; return whether the exchange closed before its timeout."""
         # Time counts from here, so that it does not include the server's compilation.
-        window = ReplyWindow(
-            self._timeout,
-            self._straggler_factor,
-            # Tests replace the module.
-            lambda: time.monotonic(),
-        )
+        window = ReplyWindow(self._timeout, self._straggler_factor, self._clock)
         for reply in self._transport.exchange(messages, window.left):
             before = len(collector.missing)
             collector.take(reply)
@@ -403,31 +395,6 @@ class Federation:
         return self._forms[reference]
 
 
-class _Inputs(NamedTuple):
-    """The inputs of an exchange.
-
-    Attributes:
-        job: constant inputs of the run.
-        reference: position of the phase.
-        phase: the phase.
-        moment: round and exchange.
-        state: state before the exchange.
-        weights: weight of each participant.
-    """
-
-    job: Job
-    reference: PhaseReference
-    phase: Phase
-    moment: Moment
-    state: RunState
-    weights: Mapping[int, float]
-
-    @property
-    def chosen(self) -> list[int]:
-        """The devices that may contribute: those with a weight."""
-        return [device for device, weight in self.weights.items() if weight > 0]
-
-
 def largest_level_of(algorithm: FederatedAlgorithm) -> int:
     """Return the largest level of the fixed-point numbers of an algorithm.
 
@@ -442,7 +409,7 @@ def largest_level_of(algorithm: FederatedAlgorithm) -> int:
 
 
 def _messages(
-    inputs: _Inputs, task: Task
+    inputs: ExchangeInputs, task: Task
 ) -> Callable[[Mapping[str, int], bool], Mapping[str, bytes]]:
     """Return a function from device numbers by name to the devices' messages.
 

@@ -42,6 +42,20 @@ class EnrolmentResult(NamedTuple):
     warnings: Mapping[str, str]
 
 
+class EnrolmentTerms(NamedTuple):
+    """The times and numbers of an enrolment.
+
+    Attributes:
+        seconds: timeout, in which sites load their data and compile.
+        at_least: number of enrolled sites that the run needs to begin.
+        quorum: number of sites that the run needs once it has begun.
+    """
+
+    seconds: float
+    at_least: int
+    quorum: int = 1
+
+
 def enrol(
     transport: Transport,
     names: Sequence[str],
@@ -49,9 +63,7 @@ def enrol(
     directory: Path,
     *,
     computation: Computation,
-    seconds: float,
-    at_least: int,
-    quorum: int = 1,
+    terms: EnrolmentTerms,
 ) -> EnrolmentResult:
     """Request enrolments from sites, and save the first of each site.
 
@@ -61,9 +73,7 @@ def enrol(
         form: examples with the required shapes and types.
         directory: run directory at the server.
         computation: computation of the server, with which each site's is compared.
-        seconds: timeout, in which sites load their data and compile.
-        at_least: number of enrolled sites that the run needs to begin.
-        quorum: number of sites that the run needs once it has begun.
+        terms: times and numbers of the enrolment.
 
     Raises:
         RuntimeError: if too few sites have enrolled.
@@ -89,15 +99,14 @@ def enrol(
         ...     held,
         ...     directory,
         ...     computation=Computation.of(*setting),
-        ...     seconds=60.0,
-        ...     at_least=1,
+        ...     terms=EnrolmentTerms(seconds=60.0, at_least=1),
         ... )
         >>> result.devices.lower_sizes
         array([6], dtype=int32)
     """
     file = directory / "enrolment.json"
     known: dict[str, str] = json.loads(file.read_text()) if file.exists() else {}
-    replies, computations, reasons = _request(transport, names, seconds)
+    replies, computations, reasons = _request(transport, names, terms.seconds)
     has_begun = file.exists()
     warnings: dict[str, str] = {}
     for name in list(replies):
@@ -126,13 +135,13 @@ def enrol(
     ]
     # When a run begins, its submitter can fix the site or run without it. Later a
     # failed site must not stop the others.
-    ends = bool(failed) and (not has_begun or len(names) - len(failed) < quorum)
-    if ends or len(known) < at_least:
+    ends = bool(failed) and (not has_begun or len(names) - len(failed) < terms.quorum)
+    if ends or len(known) < terms.at_least:
         causes = "; ".join(
             f"{name} {reasons[name].reason.rstrip('.')}" for name in failed or missing
         )
         sites = "1 site has" if len(known) == 1 else f"{len(known)} sites have"
-        message = f"{sites} enrolled, {at_least} are required: {causes}."
+        message = f"{sites} enrolled, {terms.at_least} are required: {causes}."
         # A failing loader fails again; a killed or disconnected site may return.
         raise ValueError(message) if ends else RuntimeError(message)
     enrolments = {

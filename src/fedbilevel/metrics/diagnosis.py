@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 
 from fedbilevel.data.devices import Devices
 from fedbilevel.engines.costs import Costs
+from fedbilevel.engines.preparation import RunSpec
 from fedbilevel.engines.protocol import Engine
 from fedbilevel.engines.query_session import QuerySession
 from fedbilevel.engines.simulation import Simulation
@@ -187,14 +188,16 @@ def diagnose(
     require_double(problem)
     with jax.enable_x64(True):
         session = QuerySession(
-            problem.for_jax.map(_InDouble),
-            survey,
-            devices,
-            in_double(x),
-            in_double(y),
-            seed=seed,
-            weights=weights,
-            engine=engine,
+            RunSpec(
+                problem.for_jax.map(_InDouble),
+                survey,
+                devices,
+                in_double(x),
+                in_double(y),
+                seed=seed,
+                weights=weights,
+                engine=engine,
+            )
         )
         solves = FederatedSolves(session, survey, report)
         try:

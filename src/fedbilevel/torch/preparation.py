@@ -95,7 +95,7 @@ def prepare_tensors(spec: RunSpec) -> Prepared:
         cohort_size=len(spec.participation(spec.seed, 0, count)),
         loaded_bytes=0,
         limits=spec.limits,
-        # The engine counts the costs of a phase in its first exchange.
+        # The engine counts the costs of each exchange.
         costs={},
     )
     state = RunState(server, spec.engine.private_states(private, count))

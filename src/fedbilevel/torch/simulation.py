@@ -84,15 +84,13 @@ class TensorSimulation:
         states = jax.tree.map(lambda leaf: leaf[present], private)
         work = _all_at_once if self.vectorised else _in_turn
         result = work(phase, downlink, states, job, moment, present, counters)
-        if reference not in job.costs:
-            costs: Any = job.costs
-            costs[reference] = DeviceCosts(
-                counters[0].upper.drawn,
-                counters[0].lower.drawn,
-                _bytes(downlink),
-                _bytes(result.upload) // len(present),
-                0,
-            )
+        costs = DeviceCosts(
+            counters[0].upper.drawn,
+            counters[0].lower.drawn,
+            _bytes(downlink),
+            _bytes(result.upload) // len(present),
+            0,
+        )
         received = result.upload
         if phase.is_decoded:
             decode = torch.func.vmap(phase.decode_upload, (0, None))
@@ -102,7 +100,14 @@ class TensorSimulation:
         counted_here = np.isin(devices, present[counted.numpy()])
         shares = torch.as_tensor(participants.weights[participants.weights > 0])
         shares = torch.where(counted.cpu(), shares, 0.0)
-        report = Report(devices, participants.weights > 0, (counted_here,), {}, ())
+        report = Report(
+            devices,
+            participants.weights > 0,
+            (counted_here,),
+            {},
+            (),
+            costs=costs,
+        )
         if not bool(counted.any()):
             return state, report
         shares = shares / shares.sum()
