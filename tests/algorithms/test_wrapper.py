@@ -12,12 +12,23 @@ from fedbilevel import (
     FedBiO,
     FedBiOAcc,
     optax_optimiser,
+    tune,
     with_server_optimiser,
     with_transforms,
 )
-from fedbilevel.algorithms import innermost, register
+from fedbilevel.algorithms import (
+    AdjointRate,
+    BatchSize,
+    LearningRate,
+    LocalSteps,
+    LowerRate,
+    UpperRate,
+    innermost,
+    register,
+)
 from fedbilevel.engines.preparation import RunSpec
 from fedbilevel.engines.run import rounds_of
+from fedbilevel.metrics import find_instabilities
 from fedbilevel.metrics.untried_steps import check_known_steps, untried_steps
 from fedbilevel.tuning import tuner
 from fedbilevel.tuning.space import Space, search_space
@@ -59,6 +70,33 @@ class Named(Passing):
 
     def init(self, problem, x, y):
         return FedBiO(0.1).init(problem, x, y)
+
+
+@register
+@dataclass(frozen=True)
+class Renamed:
+    """A plug-in: FedBiO, with other names of its fields."""
+
+    pace: LearningRate
+    far: UpperRate = 1.0
+    near: LowerRate = 1.0
+    across: AdjointRate = 1.0
+    walks: LocalSteps = 1
+    handful: BatchSize = 1
+
+    @property
+    def fedbio(self):
+        lengths = self.pace, self.far, self.near, self.across
+        return FedBiO(*lengths, local_steps=self.walks, batch_size=self.handful)
+
+    def init(self, problem, x, y):
+        return self.fedbio.init(problem, x, y)
+
+    def opening(self, problem):
+        return self.fedbio.opening(problem)
+
+    def phases(self, problem):
+        return self.fedbio.phases(problem)
 
 
 @register
@@ -111,8 +149,74 @@ def test_a_search_space_has_the_batches_and_steps_inside(wrap, monkeypatch):
     monkeypatch.setattr(tuner, "batch_curvature", curvature)
     monkeypatch.setattr(tuner, "search_space", space)
     fedbio = FedBiO(0.1, batch_size=64, local_steps=5)
-    tuner.space_for(spec(wrap(with_server_optimiser(fedbio, SGD)), rounds=40))
-    assert (sizes, steps) == ([64], [200])
+    for algorithm in (fedbio, Renamed(0.1, handful=64, walks=5)):
+        tuner.space_for(spec(wrap(with_server_optimiser(algorithm, SGD)), rounds=40))
+    assert (sizes, steps) == ([64, 64], [200, 200])
+
+
+def in_two_wrappers(algorithm: Any) -> Any:
+    return with_transforms(with_server_optimiser(algorithm, SGD), Clip(1e6))
+
+
+def renamed(setting: str) -> str:
+    """Return the name in `Renamed` of a setting of FedBiO."""
+    names = {"upper_rate": "far", "lower_rate": "near", "adjoint_rate": "across"}
+    owner, dot, name = setting.rpartition(".")
+    return owner + dot + names.get(name, name)
+
+
+@pytest.mark.slow
+def test_steps_of_a_plug_in_are_diagnosed_as_those_of_fedbio():
+    expected, actual = (
+        find_instabilities(
+            PROBLEM,
+            in_two_wrappers(algorithm),
+            federation.in_memory(),
+            *federation.START,
+            rounds=4,
+            seconds=600.0,
+        )
+        for algorithm in (FedBiO(0.5, 1.0, 9.0, 9.0), Renamed(0.5, 1.0, 9.0, 9.0))
+    )
+    assert [item.setting for item in expected] == ["lower_rate", "adjoint_rate"]
+    for old, new in zip(expected, actual, strict=True):
+        assert new.setting == renamed(old.setting)
+        assert (new.role, new.value, new.cure) == (old.role, old.value, old.cure)
+        assert f"pace · {new.setting} = " in new.evidence
+
+
+def test_settings_of_a_plug_in_have_the_ranges_of_fedbio():
+    expected, actual = (
+        search_space(in_two_wrappers(algorithm), curvature=3.0, steps=9)
+        for algorithm in (FedBiO(0.1, 2.0), Renamed(0.1, 2.0))
+    )
+    assert len(expected.settings) == 3
+    for old, new in zip(expected.settings, actual.settings, strict=True):
+        assert new == old._replace(name=renamed(old.name))
+    assert len(actual.proposals) == len(expected.proposals) == 5
+
+
+@pytest.mark.nightly
+def test_settings_of_a_plug_in_are_tuned_as_those_of_fedbio():
+    expected, actual = (
+        tune(
+            PROBLEM,
+            in_two_wrappers(algorithm),
+            federation.in_memory(),
+            *federation.START,
+            rounds=4,
+            trials=3,
+            seeds=[0],
+        )
+        for algorithm in (
+            FedBiO(0.1, local_steps=2, batch_size=2),
+            Renamed(0.1, walks=2, handful=2),
+        )
+    )
+    assert list(map(renamed, expected.best.settings)) == [*actual.best.settings]
+    for old, new in zip(expected.trials, actual.trials, strict=True):
+        assert [*old.settings.values()] == [*new.settings.values()]
+        assert (old.score, len(old.settings)) == (new.score, 3)
 
 
 def test_settings_inside_a_wrapper_of_a_plug_in_are_searched():
@@ -139,7 +243,7 @@ def test_a_field_algorithm_of_another_meaning_is_no_inner_algorithm():
 
 
 def test_steps_of_unknown_names_are_reported_and_not_called_right():
-    with pytest.raises(ValueError, match=r"AutoFedBiO has no setting learning_rate"):
+    with pytest.raises(ValueError, match=r"AutoFedBiO declares no step size of y"):
         check_known_steps(with_transforms(AutoFedBiO(9), Clip(1.0)))
     with pytest.raises(
         ValueError, match="the effect of Passing on the steps of FedBiO"

@@ -62,7 +62,7 @@ PHRASES = {
 }
 """Regular expressions without another meaning here, and what to write instead."""
 AMERICAN = re.compile(
-    r"\b(?!(?:\w*[_-])?(?:re|step)?siz)[a-z]+[iy]z(?:es?|ed|ers?|ing|ations?|able)\b",
+    r"\b(?!(?:\w*[_-])?(?:re|step|batch)?siz)[a-z]+[iy]z(?:es?|ed|ers?|ing|ations?|able)\b",
     re.IGNORECASE,
 )
 """Words like optimization and analyze; not size, and not the names of packages."""

@@ -55,7 +55,7 @@ CASES = [
     ("LocalBSGM", {"lower_rate": 16.0}, "LOWER"),
     ("LocalBSGVRM", SCALE, "SERIES"),
     ("LocalBSGVRM", UPPER, "UPPER"),
-    ("FedNest", {"series": NeumannSeries(1, 4.0)}, "SERIES"),
+    ("FedNest", {"series": NeumannSeries(1, 4.0)}, "MEAN_SERIES"),
     ("FedBiO", LOWER, "LOWER"),
     ("FedBiO", ADJOINT, "ADJOINT"),
     ("FedBiO", UPPER, "UPPER"),
@@ -107,7 +107,7 @@ def test_the_step_that_is_too_large_is_named_with_a_cure(name, bad, level):
         assert steps == ()
         return
     assert not distance(algorithm) < 3
-    assert [item.level.name for item in steps] == [level]
+    assert [item.role.name for item in steps] == [level]
     (step,) = steps
     owner, _, field = step.setting.rpartition(".")
     assert step.value == getattr(getattr(algorithm, owner, algorithm), field)
@@ -122,7 +122,7 @@ def test_the_step_that_is_too_large_is_named_with_a_cure(name, bad, level):
 
 def test_two_steps_that_are_too_large_are_both_named():
     algorithm = replace(GOOD["FedBiO"], **LOWER, **ADJOINT)
-    assert [item.level.name for item in instabilities(algorithm)] == [
+    assert [item.role.name for item in instabilities(algorithm)] == [
         "LOWER",
         "ADJOINT",
     ]
@@ -138,7 +138,7 @@ def test_the_rate_of_an_optimiser_on_the_server_can_be_too_large():
     algorithm = with_rate(1000.0)
     assert not distance(algorithm) < 3
     (step,) = instabilities(algorithm)
-    assert (step.level.name, step.value) == ("UPPER", 1000.0)
+    assert (step.role.name, step.value) == ("UPPER", 1000.0)
     assert step.setting == "server_optimiser.learning_rate"
     assert distance(with_rate(step.cure)) < 1
     lower = replace(GOOD["FedBiO"], **LOWER)
@@ -174,13 +174,13 @@ def test_a_device_that_diverges_by_itself_is_named():
         rounds=10,
         seconds=600.0,
     )
-    assert [item.level.name for item in steps][:1] == ["LOWER"]
+    assert [item.role.name for item in steps][:1] == ["LOWER"]
     assert "device 3 diverges" in steps[0].evidence
     assert "L = 40" in steps[0].evidence
 
 
 def test_an_algorithm_without_these_settings_is_not_judged():
-    with pytest.raises(ValueError, match="Survey has no setting learning_rate and no"):
+    with pytest.raises(ValueError, match="Survey declares no step size of y"):
         instabilities(Survey())
 
 
@@ -225,7 +225,7 @@ def test_a_trial_that_is_cut_short_is_not_stable(cut_short, trial):
 def test_a_trial_that_is_cut_short_is_not_recommended(cut_short):
     cut_short(trial=2)
     (step,) = instabilities(replace(GOOD["FedBiO"], **LOWER))
-    assert step.level.name == "LOWER"
+    assert step.role.name == "LOWER"
     assert isnan(step.cure)
     assert "much lower" in str(step)
 

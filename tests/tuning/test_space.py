@@ -82,14 +82,16 @@ def test_with_an_optimiser_its_rate_takes_the_place_of_the_upper_rate():
     space = search_space(algorithm, curvature=2.0, steps=10)
     names = [item.name for item in space.settings]
     assert names == [
-        "optimiser.learning_rate",
+        "server_optimiser.learning_rate",
         "algorithm.lower_rate",
         "algorithm.adjoint_rate",
     ]
     changed: Any = space.at(
-        {"optimiser.learning_rate": 0.3, "algorithm.lower_rate": 0.7}
+        {"server_optimiser.learning_rate": 0.3, "algorithm.lower_rate": 0.7}
     )
-    assert changed.optimiser == optax_optimiser("adam", learning_rate=0.3, b2=0.9)
+    assert changed.server_optimiser == optax_optimiser(
+        "adam", learning_rate=0.3, b2=0.9
+    )
     assert changed.algorithm.lower_rate == 0.7
 
 

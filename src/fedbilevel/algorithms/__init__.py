@@ -27,12 +27,17 @@ from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.hypergradients import Samples
 from fedbilevel.mathematics.schedules import LearningRate, rate_at
 from fedbilevel.mathematics.settings import (
+    AdjointRate,
+    BatchSize,
     Count,
     Fraction,
+    LocalSteps,
+    LowerMixing,
     LowerRate,
     Mixing,
     Range,
     Rate,
+    Role,
     ServerRate,
     SettingError,
     SquaredMixing,
@@ -43,7 +48,9 @@ from fedbilevel.mathematics.settings import (
 )
 
 __all__ = [
+    "AdjointRate",
     "Aggregation",
+    "BatchSize",
     "Beside",
     "Conflict",
     "Conflicting",
@@ -53,6 +60,8 @@ __all__ = [
     "FederatedAlgorithm",
     "Fraction",
     "LearningRate",
+    "LocalSteps",
+    "LowerMixing",
     "LowerRate",
     "Mixing",
     "MovedByServer",
@@ -62,6 +71,7 @@ __all__ = [
     "RandomKey",
     "Range",
     "Rate",
+    "Role",
     "Samples",
     "ServerRate",
     "SettingError",

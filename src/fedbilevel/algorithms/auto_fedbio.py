@@ -30,10 +30,12 @@ from fedbilevel.mathematics.power_iteration import curvature_of
 from fedbilevel.mathematics.problem import Batch, BilevelProblem, Lower, Upper
 from fedbilevel.mathematics.settings import (
     STATIC,
-    Count,
+    BatchSize,
     Fraction,
-    LowerRate,
+    LocalSteps,
     Range,
+    Rate,
+    Role,
     UpperRate,
     check_ranges,
     register,
@@ -244,13 +246,13 @@ class AutoFedBiO:
         Range(at_least=2.0, whole=True, remark="the first round only measures"),
         STATIC,
     ]
-    upper_rate: UpperRate = 0.03
-    lower_rate: LowerRate = 1.0
-    adjoint_rate: LowerRate = 1.0
+    upper_rate: Annotated[UpperRate, Role.OPTIMISER] = 0.03
+    lower_rate: Rate = 1.0
+    adjoint_rate: Rate = 1.0
     momentum: Annotated[tree.Scalar, Range(at_least=0.0, below=1.0)] = 0.9
     final_rate: Fraction = 0.05
-    local_steps: Count = 5
-    batch_size: Count = 16
+    local_steps: LocalSteps = 5
+    batch_size: BatchSize = 16
 
     def __post_init__(self) -> None:
         check_ranges(self)

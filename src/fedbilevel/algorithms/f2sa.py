@@ -10,7 +10,8 @@ from fedbilevel.data.examples import DeviceData, RandomKey
 from fedbilevel.mathematics import schedules, tree
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 from fedbilevel.mathematics.settings import (
-    Count,
+    BatchSize,
+    LocalSteps,
     LowerRate,
     Rate,
     UpperRate,
@@ -65,8 +66,8 @@ class F2SA:
     multiplier: Rate = 10.0
     upper_rate: UpperRate = 1.0
     lower_rate: LowerRate = 1.0
-    local_steps: Count = 1
-    batch_size: Count = 1
+    local_steps: LocalSteps = 1
+    batch_size: BatchSize = 1
 
     def __post_init__(self) -> None:
         check_settings(self)

@@ -25,7 +25,9 @@ from fedbilevel.data.examples import DeviceData, RandomKey
 from fedbilevel.mathematics import schedules, tree
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 from fedbilevel.mathematics.settings import (
-    Count,
+    AdjointRate,
+    BatchSize,
+    LocalSteps,
     LowerRate,
     Rate,
     Switch,
@@ -81,10 +83,10 @@ class FedBiO:
     learning_rate: schedules.LearningRate
     upper_rate: UpperRate = 1.0
     lower_rate: LowerRate = 1.0
-    adjoint_rate: LowerRate = 1.0
+    adjoint_rate: AdjointRate = 1.0
     adjoint_radius: Rate | None = None
-    local_steps: Count = 1
-    batch_size: Count = 1
+    local_steps: LocalSteps = 1
+    batch_size: BatchSize = 1
     private_lower: Switch = False
 
     def __post_init__(self) -> None:

@@ -26,7 +26,10 @@ from fedbilevel.mathematics import arrays, schedules, tree
 from fedbilevel.mathematics.arrays import Array
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 from fedbilevel.mathematics.settings import (
+    AdjointRate,
+    BatchSize,
     Count,
+    LocalSteps,
     LowerRate,
     Rate,
     SquaredMixing,
@@ -110,13 +113,13 @@ class FedBiOAcc:
     learning_rate: schedules.LearningRate
     upper_rate: UpperRate = 1.0
     lower_rate: LowerRate = 1.0
-    adjoint_rate: LowerRate = 1.0
+    adjoint_rate: AdjointRate = 1.0
     upper_mixing: SquaredMixing = 1.0
     lower_mixing: SquaredMixing = 1.0
     adjoint_mixing: SquaredMixing = 1.0
     adjoint_radius: Rate | None = None
-    local_steps: Count = 1
-    batch_size: Count = 1
+    local_steps: LocalSteps = 1
+    batch_size: BatchSize = 1
     initial_batch_size: Count = 1
     private_lower: Switch = False
 

@@ -1,7 +1,7 @@
 """FedNest: average gradients and inverse-Hessian products within every round."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 from jaxtyping import Int
@@ -15,9 +15,12 @@ from fedbilevel.mathematics.arrays import Array
 from fedbilevel.mathematics.hypergradients import NeumannSeries
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 from fedbilevel.mathematics.settings import (
+    BatchSize,
     Count,
+    LocalSteps,
     LowerRate,
     Repeats,
+    Role,
     Switch,
     UpperRate,
     register,
@@ -89,13 +92,13 @@ class FedNest:
     """
 
     learning_rate: schedules.LearningRate
-    series: NeumannSeries
+    series: Annotated[NeumannSeries, Role.MEAN_SERIES]
     upper_rate: UpperRate = 1.0
     lower_rate: LowerRate = 1.0
     lower_rounds: Repeats = 1
     lower_steps: Count = 1
-    local_steps: Count = 1
-    batch_size: Count = 1
+    local_steps: LocalSteps = 1
+    batch_size: BatchSize = 1
     random_truncation: Switch = False
 
     def __post_init__(self) -> None:

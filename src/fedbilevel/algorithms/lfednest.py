@@ -11,7 +11,9 @@ from fedbilevel.mathematics import schedules, tree
 from fedbilevel.mathematics.hypergradients import Hypergradient
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 from fedbilevel.mathematics.settings import (
+    BatchSize,
     Count,
+    LocalSteps,
     LowerRate,
     Repeats,
     UpperRate,
@@ -71,8 +73,8 @@ class LFedNest:
     lower_rate: LowerRate = 1.0
     lower_rounds: Repeats = 1
     lower_steps: Count = 1
-    local_steps: Count = 1
-    batch_size: Count = 1
+    local_steps: LocalSteps = 1
+    batch_size: BatchSize = 1
 
     def __post_init__(self) -> None:
         check_settings(self)

@@ -21,7 +21,9 @@ from fedbilevel.mathematics import schedules, tree
 from fedbilevel.mathematics.hypergradients import Hypergradient, Samples
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 from fedbilevel.mathematics.settings import (
-    Count,
+    BatchSize,
+    LocalSteps,
+    LowerMixing,
     LowerRate,
     Mixing,
     UpperRate,
@@ -60,9 +62,9 @@ class LocalBSGM:
     upper_rate: UpperRate = 1.0
     lower_rate: LowerRate = 1.0
     upper_mixing: Mixing = 1.0
-    lower_mixing: Mixing = 1.0
-    local_steps: Count = 1
-    batch_size: Count = 1
+    lower_mixing: LowerMixing = 1.0
+    local_steps: LocalSteps = 1
+    batch_size: BatchSize = 1
     warm_start: WarmStart | None = None
 
     def __post_init__(self) -> None:

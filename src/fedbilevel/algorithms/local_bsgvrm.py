@@ -20,7 +20,9 @@ from fedbilevel.mathematics import schedules, tree
 from fedbilevel.mathematics.hypergradients import Hypergradient, Samples
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 from fedbilevel.mathematics.settings import (
+    BatchSize,
     Count,
+    LocalSteps,
     LowerRate,
     SquaredMixing,
     UpperRate,
@@ -62,8 +64,8 @@ class LocalBSGVRM:
     lower_rate: LowerRate = 1.0
     upper_mixing: SquaredMixing = 1.0
     lower_mixing: SquaredMixing = 1.0
-    local_steps: Count = 1
-    batch_size: Count = 1
+    local_steps: LocalSteps = 1
+    batch_size: BatchSize = 1
     initial_batch_size: Count = 1
     warm_start: WarmStart | None = None
 

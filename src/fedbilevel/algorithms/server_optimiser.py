@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 from jaxtyping import PyTree
@@ -22,7 +22,7 @@ from fedbilevel.data.examples import RandomKey
 from fedbilevel.mathematics import arrays, tree
 from fedbilevel.mathematics.optax_optimiser import as_tree
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
-from fedbilevel.mathematics.settings import register
+from fedbilevel.mathematics.settings import Role, register
 
 
 class OptimisedState(NamedTuple):
@@ -72,22 +72,22 @@ class WithServerOptimiser:
 
     Attributes:
         algorithm: the inner algorithm.
-        optimiser: optimiser of x; create it with `optax_optimiser` for runs that are
-            compared, saved to a file or resumed.
+        server_optimiser: optimiser of x; create it with `optax_optimiser` for runs that
+            are compared, saved to a file or resumed.
 
     References:
         Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar and McMahan, Adaptive
         Federated Optimization, arXiv 2003.00295.
     """
 
-    algorithm: Any
-    optimiser: Any
+    algorithm: Annotated[Any, Role.SAME_STEPS]
+    server_optimiser: Annotated[Any, Role.OPTIMISER]
 
     def __post_init__(self) -> None:
         conflict = conflict_of(self.algorithm, Conflict.SERVER_OPTIMISER)
         if conflict is not None:
             raise ValueError(f"with_server_optimiser: {conflict}")
-        object.__setattr__(self, "optimiser", as_tree(self.optimiser))
+        object.__setattr__(self, "server_optimiser", as_tree(self.server_optimiser))
 
     def init(
         self, problem: BilevelProblem, x: Upper, y: Lower
@@ -98,7 +98,7 @@ class WithServerOptimiser:
         # must have the x before the step of the optimiser.
         moved = find_layer(self.algorithm, MovedByServer)
         inner = inner if moved is None else moved.moved_by_server(inner)
-        return OptimisedState(inner, self.optimiser.init(inner.x)), private
+        return OptimisedState(inner, self.server_optimiser.init(inner.x)), private
 
     def moved_by_server(self, state: OptimisedState) -> OptimisedState:
         """Return the state of an inner optimiser, which is ready for another one."""
@@ -125,7 +125,7 @@ class WithServerOptimiser:
                 return server._replace(inner=after)
             # A mean has at least single precision, but x may have half precision.
             before = jax.tree.map(arrays.cast, before, after.x)
-            x, state = self.optimiser.step(
+            x, state = self.server_optimiser.step(
                 tree.subtract(before, after.x), server.optimiser, before
             )
             return OptimisedState(_with_x(after, x), state)

@@ -9,8 +9,11 @@ from fedbilevel.algorithms.validation import check_settings
 from fedbilevel.mathematics import schedules
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 from fedbilevel.mathematics.settings import (
+    AdjointRate,
+    BatchSize,
     Count,
     Fraction,
+    LocalSteps,
     LowerRate,
     Rate,
     ServerRate,
@@ -52,12 +55,12 @@ class ShroFBO:
     learning_rate: schedules.LearningRate
     upper_rate: UpperRate = 1.0
     lower_rate: LowerRate = 1.0
-    adjoint_rate: LowerRate = 1.0
+    adjoint_rate: AdjointRate = 1.0
     server_rate: ServerRate = 1.0
     discount: Fraction = 1.0
     adjoint_radius: Rate | None = None
-    local_steps: Count = 1
-    batch_size: Count = 1
+    local_steps: LocalSteps = 1
+    batch_size: BatchSize = 1
     examples_per_step: Count | None = None
 
     def __post_init__(self) -> None:

@@ -3,17 +3,19 @@
 from typing import Any
 
 from fedbilevel.mathematics import schedules
+from fedbilevel.mathematics.hypergradients import Hypergradient
 from fedbilevel.mathematics.settings import (
     FreshWeight,
+    Role,
     SettingError,
     check_ranges,
-    declarations,
+    declared_values,
     is_number,
 )
 
 
 def check_settings(algorithm: Any) -> None:
-    """Raise an error for invalid settings, and make the learning rate a pytree.
+    """Raise an error for invalid settings, and make learning rates pytrees.
 
     The types of `fedbilevel.mathematics.settings` define the valid range of a setting.
     Only concrete numbers are checked.
@@ -34,43 +36,40 @@ def check_settings(algorithm: Any) -> None:
         learning_rate is 2, expected at most 1; lower upper_mixing or learning_rate.
     """
     check_ranges(algorithm)
-    settings = vars(algorithm)
-    if "hypergradient" in settings:
-        _check_estimator(type(algorithm).__name__, settings["hypergradient"])
-    # A wrapper, or an algorithm that chooses its rates, has none.
-    if "learning_rate" in settings:
-        _check_fresh_weights(algorithm)
-        rate = schedules.as_tree(settings["learning_rate"])
-        object.__setattr__(algorithm, "learning_rate", rate)
+    owner = type(algorithm).__name__
+    for name, value, declaration in declared_values(algorithm):
+        if declaration.kind is Hypergradient:
+            _check_estimator(f"{owner}: {name}", value)
+        if Role.LEARNING_RATE in declaration.marks:
+            _check_fresh_weights(algorithm, name, value)
+            object.__setattr__(algorithm, name, schedules.as_tree(value))
 
 
-def _check_estimator(algorithm: str, estimator: Any) -> None:
+def _check_estimator(setting: str, estimator: Any) -> None:
     if isinstance(estimator, type):
         raise TypeError(
-            f"{algorithm}: hypergradient is the class {estimator.__name__}, expected "
-            f"an object. Pass {estimator.__name__}(...)."
+            f"{setting} is the class {estimator.__name__}, expected an object. Pass "
+            f"{estimator.__name__}(...)."
         )
     if not hasattr(estimator, "curvature_draws"):
         raise TypeError(
-            f"{algorithm}: hypergradient is {estimator!r}, expected an estimator. "
-            "Pass, for example, NeumannSeries(terms=10, scale=0.5)."
+            f"{setting} is {estimator!r}, expected an estimator. Pass, for example, "
+            "NeumannSeries(terms=10, scale=0.5)."
         )
 
 
-def _check_fresh_weights(algorithm: Any) -> None:
-    eta = algorithm.learning_rate
+def _check_fresh_weights(algorithm: Any, rate: str, eta: Any) -> None:
     if isinstance(eta, schedules.CubeRootDecay) and is_number(eta.scale):
         eta = eta(0)  # the largest rate
-    for name, declaration in declarations(type(algorithm)).items():
+    for name, weight, declaration in declared_values(algorithm):
         mark = declaration.find(FreshWeight)
-        weight = getattr(algorithm, name)
         if mark is None or not (is_number(eta) and is_number(weight)):
             continue
         fresh = weight * eta**mark.power
         if fresh > 1:
             power = f"^{mark.power}" if mark.power > 1 else ""
             cure = (
-                f"{name} · learning_rate{power} is {fresh:.3g}, expected at most 1; "
-                f"lower {name} or learning_rate."
+                f"{name} · {rate}{power} is {fresh:.3g}, expected at most 1; "
+                f"lower {name} or {rate}."
             )
             raise SettingError(name, cure, f"{type(algorithm).__name__}: {cure}")

@@ -1,14 +1,14 @@
 """Warm start: federated steps on the lower problem before an algorithm starts."""
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 from fedbilevel.algorithms.protocol import Phase, Server, Upload
 from fedbilevel.algorithms.validation import check_settings
 from fedbilevel.data.examples import DeviceData, RandomKey
 from fedbilevel.mathematics import schedules, tree
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
-from fedbilevel.mathematics.settings import Count, Repeats, register
+from fedbilevel.mathematics.settings import Count, Repeats, Role, register
 
 _Work: TypeAlias = tuple[Upper, Lower, schedules.Step | None]
 
@@ -33,7 +33,7 @@ class WarmStart:
         5
     """
 
-    learning_rate: schedules.LearningRate
+    learning_rate: Annotated[schedules.LearningRate, Role.WARM_START]
     exchanges: Repeats = 1
     local_steps: Count = 1
     batch_size: Count = 1

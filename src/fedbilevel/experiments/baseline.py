@@ -4,12 +4,12 @@ import logging
 import time
 from collections.abc import Generator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 
 import jax
 
+from fedbilevel.algorithms.step_sizes import upper_steps, with_values
 from fedbilevel.atomic_write import atomic_write
 from fedbilevel.engines.preparation import RunSpec
 from fedbilevel.engines.run import rounds_of
@@ -68,7 +68,8 @@ def baseline_spec(experiment: Experiment, prepared: PreparedRun) -> RunSpec:
     # The server optimiser is omitted: it may move x even if the upper rate is 0.
     algorithm = experiment.inner_algorithm
     # Zero times the rate keeps its type, so that the compiled program is the same.
-    fixed = replace(algorithm, upper_rate=0 * algorithm.upper_rate)
+    rates = {item.name: 0 * item.value for item in upper_steps(algorithm)}
+    fixed = with_values(algorithm, rates)
     # Clips and codes change y as well, so the baseline has them too.
     if transforms := experiment.transforms.all:
         fixed = with_transforms(fixed, *transforms)
@@ -125,8 +126,8 @@ def has_baseline(experiment: Experiment) -> bool:
         >>> has_baseline(Experiment(FedBiO(0.1, upper_rate=0.0)))
         False
     """
-    rate = getattr(experiment.algorithm, "upper_rate", None)
-    moves = rate is not None and (rate != 0 or experiment.server_optimiser is not None)
+    rates = [item.value for item in upper_steps(experiment.inner_algorithm)]
+    moves = any(rates) or (bool(rates) and experiment.server_optimiser is not None)
     # A baseline is a second use of the same data, which the ε of a run does not count.
     is_private = experiment.transforms.is_private
     return experiment.evaluation.baseline and moves and not is_private

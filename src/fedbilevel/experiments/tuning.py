@@ -141,7 +141,7 @@ def with_algorithm(experiment: Experiment, algorithm: Any) -> Experiment:
         return replace(
             experiment,
             algorithm=algorithm.algorithm,
-            server_optimiser=algorithm.optimiser,
+            server_optimiser=algorithm.server_optimiser,
         )
     return replace(experiment, algorithm=algorithm)
 

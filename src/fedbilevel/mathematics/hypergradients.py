@@ -32,6 +32,7 @@ from fedbilevel.mathematics.settings import (
     Count,
     Range,
     Repeats,
+    Role,
     check_ranges,
     register,
 )
@@ -104,6 +105,7 @@ class NeumannSeries:
             remark="slightly below 1 / L_1, the inverse of the largest curvature of "
             "the lower loss",
         ),
+        Role.SERIES,
     ]
 
     def __post_init__(self) -> None:

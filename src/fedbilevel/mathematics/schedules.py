@@ -9,7 +9,7 @@ from jaxtyping import Int
 
 from fedbilevel.mathematics import arrays
 from fedbilevel.mathematics.arrays import Array
-from fedbilevel.mathematics.settings import Range, Rate, check_ranges, register
+from fedbilevel.mathematics.settings import Range, Rate, Role, check_ranges, register
 from fedbilevel.mathematics.tree import Scalar
 
 Step: TypeAlias = int | Int[Array, "*devices"]
@@ -25,7 +25,9 @@ class Schedule(Protocol):
 
 
 LearningRate: TypeAlias = Annotated[
-    Scalar | Schedule, Range(above=0.0, kind="a number or a schedule")
+    Scalar | Schedule,
+    Range(above=0.0, kind="a number or a schedule"),
+    Role.LEARNING_RATE,
 ]
 """The learning rate, which multiplies all other rates."""
 

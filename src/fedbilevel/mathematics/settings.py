@@ -1,15 +1,15 @@
 """Annotated types of settings: ranges, static fields and search hints.
 
-`local_steps: Count = 1` is an integer of at least 1 and part of a program's structure;
+`terms: Count = 1` is an integer of at least 1 and part of a program's structure;
 `multiplier: Rate = 10.0` is a number above 0 and may be traced. Validation, the pytree
-registration and `tune` read these types, so a setting of a new algorithm is declared in
-one line.
+registration, `tune` and the search for instabilities read these types, so a setting of
+a new algorithm is declared in one line, under any name.
 """
 
 import inspect
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from enum import Enum
 from functools import cache
@@ -129,12 +129,26 @@ class FreshWeight:
     power: int
 
 
-class Search(Enum):
-    """Mark of a setting that `tune` searches, with its search range."""
+class Role(Enum):
+    """Mark of a setting by its effect, for `tune`, diagnosis and the baseline.
 
-    WIDE = "in a wide range around the current value: it has no natural unit"
-    NEAR = "in a range around the current value"
-    CURVATURE = "in units of 1 / (L · learning_rate)"
+    The last mark of a type counts. The mark of a field counts for the marked settings
+    of its value.
+    """
+
+    LEARNING_RATE = "learning rate"
+    UPPER = "upper step"
+    LOWER = "lower step"
+    ADJOINT = "adjoint step"
+    SERVER = "server step"
+    OPTIMISER = "step of the server's optimiser"
+    WARM_START = "step of the warm start"
+    SERIES = "scale of the series"
+    MEAN_SERIES = "scale of the series of mean products"
+    LOWER_AVERAGE = "weight of a fresh lower gradient"
+    LOCAL_STEPS = "number of local steps"
+    BATCH_SIZE = "batch size"
+    SAME_STEPS = "inner algorithm, with the same steps"
 
 
 Count: TypeAlias = Annotated[int, Range(at_least=1.0, whole=True), STATIC]
@@ -144,6 +158,10 @@ Repeats: TypeAlias = Annotated[
 ]
 """A number of exchanges or products, each an entry of a tuple: a job of another person
 must not fill the memory of a site before the rules of the site are checked."""
+LocalSteps: TypeAlias = Annotated[Count, Role.LOCAL_STEPS]
+"""Number of steps between two exchanges, by which the server counts steps."""
+BatchSize: TypeAlias = Annotated[Count, Role.BATCH_SIZE]
+"""Number of examples in each batch of a step."""
 Switch: TypeAlias = Annotated[bool, STATIC]
 """A boolean; a change compiles another program."""
 Rate: TypeAlias = Annotated[Scalar, Range(above=0.0)]
@@ -151,15 +169,19 @@ Rate: TypeAlias = Annotated[Scalar, Range(above=0.0)]
 Fraction: TypeAlias = Annotated[Scalar, Range(above=0.0, at_most=1.0)]
 """A number above 0 and at most 1."""
 UpperRate: TypeAlias = Annotated[
-    Scalar, Range(at_least=0.0, remark="0 trains y with x fixed"), Search.WIDE
+    Scalar, Range(at_least=0.0, remark="0 trains y with x fixed"), Role.UPPER
 ]
-"""Factor of the steps on x."""
-LowerRate: TypeAlias = Annotated[Scalar, Range(above=0.0), Search.CURVATURE]
-"""Factor of the steps on y, or on another variable with y's Hessian, such as z."""
-ServerRate: TypeAlias = Annotated[Scalar, Range(above=0.0), Search.NEAR]
+"""Factor of the steps on x; the learning rate is another, if there is one."""
+LowerRate: TypeAlias = Annotated[Rate, Role.LOWER]
+"""Factor of the steps on y along ∇y g; they converge up to 2 / L for curvature L."""
+AdjointRate: TypeAlias = Annotated[Rate, Role.ADJOINT]
+"""Factor of the steps on z with y's Hessian; the server state's `adjoint` is z."""
+ServerRate: TypeAlias = Annotated[Rate, Role.SERVER]
 """Factor of the server's step along the mean of the devices' updates."""
 Mixing: TypeAlias = Annotated[Scalar, Range(above=0.0), FreshWeight(power=1)]
 """α of a moving average: α · learning_rate is the weight of a fresh gradient."""
+LowerMixing: TypeAlias = Annotated[Mixing, Role.LOWER_AVERAGE]
+"""`Mixing` of the gradient ∇y g: steps on y along its average may exceed 2 / L."""
 SquaredMixing: TypeAlias = Annotated[Scalar, Range(above=0.0), FreshWeight(power=2)]
 """α of a moving average: α · learning_rate² is the weight of a fresh gradient."""
 
@@ -189,14 +211,21 @@ class Declaration(NamedTuple):
         mark: Range | None = self.find(Range)
         return mark
 
+    @property
+    def role(self) -> Role | None:
+        """The role, if there is one."""
+        mark: Role | None = self.find(Role)
+        return mark
+
     def find(self, kind: type) -> Any:
-        """Return the mark of a type, or None.
+        """Return the last mark of a type, or None.
 
         Example:
-            >>> Declaration(float, (Search.NEAR,), optional=False).find(Search).name
-            'NEAR'
+            >>> Declaration(float, (Role.UPPER,), optional=False).find(Role).name
+            'UPPER'
         """
-        return next((mark for mark in self.marks if isinstance(mark, kind)), None)
+        marks = (mark for mark in reversed(self.marks) if isinstance(mark, kind))
+        return next(marks, None)
 
 
 def declarations(cls: type) -> Mapping[str, Declaration]:
@@ -241,6 +270,18 @@ def attribute_help(cls: type, name: str) -> str:
     docstring = inspect.getdoc(cls) or ""
     match = re.search(rf"^    {name}: (.+(?:\n {{8}}.+)*)", docstring, re.MULTILINE)
     return " ".join(match[1].split()) if match else ""
+
+
+def declared_values(settings: Any) -> Iterator[tuple[str, Any, Declaration]]:
+    """Yield the name, the value and the parsed type of each field of a dataclass.
+
+    Example:
+        >>> from fedbilevel import NeumannSeries
+        >>> [(name, value) for name, value, _ in declared_values(NeumannSeries(5, 0.5))]
+        [('terms', 5), ('scale', 0.5)]
+    """
+    for name, declaration in declarations(type(settings)).items():
+        yield name, getattr(settings, name), declaration
 
 
 def unmarked(hint: Any) -> Any:
@@ -335,8 +376,7 @@ def check_ranges(settings: Any) -> None:
         expected a whole number, at least 1.
     """
     owner = type(settings).__name__
-    for name, declaration in declarations(type(settings)).items():
-        value = getattr(settings, name)
+    for name, value, declaration in declared_values(settings):
         if value is None and declaration.optional:
             continue
         if declaration.kind is bool:

@@ -4,7 +4,7 @@ from fedbilevel.metrics.consensus import consensus_error
 from fedbilevel.metrics.curvature import largest_curvature
 from fedbilevel.metrics.diagnosis import Diagnosis, Verdict, diagnose
 from fedbilevel.metrics.estimation import estimate_assumptions
-from fedbilevel.metrics.instability import Instability, Level, find_instabilities
+from fedbilevel.metrics.instability import Instability, find_instabilities
 from fedbilevel.metrics.metric import FullProblem, Metric, Point
 from fedbilevel.metrics.obstacles import (
     DiagnosisProgress,
@@ -21,7 +21,6 @@ __all__ = [
     "DiagnosisProgress",
     "FullProblem",
     "Instability",
-    "Level",
     "Metric",
     "Obstacle",
     "ObstacleCause",

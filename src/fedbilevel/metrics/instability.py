@@ -2,9 +2,8 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from enum import Enum
 from functools import partial
 from math import isfinite, nan
 from typing import Any, NamedTuple
@@ -15,11 +14,19 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
-from fedbilevel.algorithms.fednest import FedNest
-from fedbilevel.algorithms.local_bsgm import LocalBSGM
 from fedbilevel.algorithms.protocol import FederatedAlgorithm
 from fedbilevel.algorithms.sampling import draw_hypergradient_samples
-from fedbilevel.algorithms.server_optimiser import WithServerOptimiser
+from fedbilevel.algorithms.step_sizes import (
+    DeclaredSetting,
+    StepSize,
+    at_step,
+    settings_of,
+    step_sizes,
+    upper_steps,
+    value_at,
+    value_of,
+    with_values,
+)
 from fedbilevel.algorithms.wrapper import innermost, layers
 from fedbilevel.data.devices import Devices
 from fedbilevel.data.examples import RandomKey, StoredData, one_device
@@ -32,10 +39,10 @@ from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.arrays import on_host
 from fedbilevel.mathematics.hypergradients import NeumannSeries
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
-from fedbilevel.mathematics.schedules import rate_at
+from fedbilevel.mathematics.settings import Role
 from fedbilevel.metrics.curvature import largest_curvature
 from fedbilevel.metrics.full_data import full_data, full_data_problem
-from fedbilevel.metrics.trials import FIXED, Trials, with_settings
+from fedbilevel.metrics.trials import FIXED, Trials
 from fedbilevel.metrics.untried_steps import check_known_steps, untried_steps
 from fedbilevel.transforms.transformed import noise_of
 
@@ -48,31 +55,22 @@ SERIES_DEVICES, SERIES_DRAWS = 16, 4
 """The most devices, and the draws of each, on which a series is tried."""
 
 
-class Level(Enum):
-    """A part of the algorithm with a separate step length."""
-
-    LOWER = "lower step"
-    ADJOINT = "adjoint step"
-    SERIES = "scale of the series"
-    UPPER = "upper step"
-
-
 class Instability(NamedTuple):
     """A step that is too large.
 
     Attributes:
-        level: part of the algorithm.
+        role: part of the algorithm that the setting moves.
         setting: setting to lower.
         value: current value of the setting.
         cure: value with which a trial was stable; NaN if no value was.
         evidence: observation that shows the instability.
 
     Example:
-        >>> print(Instability(Level.LOWER, "lower_rate", 3.0, 0.5, "y diverges"))
+        >>> print(Instability(Role.LOWER, "lower_rate", 3.0, 0.5, "y diverges"))
         the lower step was too large: y diverges; set lower_rate, now 3, to at most 0.5
     """
 
-    level: Level
+    role: Role
     setting: str
     value: float
     cure: float
@@ -81,7 +79,7 @@ class Instability(NamedTuple):
     def __str__(self) -> str:
         cure = f"to at most {self.cure:.2g}" if isfinite(self.cure) else "much lower"
         return (
-            f"the {self.level.value} was too large: {self.evidence}; set "
+            f"the {self.role.value} was too large: {self.evidence}; set "
             f"{self.setting}, now {self.value:.3g}, {cure}"
         )
 
@@ -104,7 +102,7 @@ def find_instabilities(
 ) -> tuple[Instability, ...]:
     """Find the steps of an algorithm that are too large at a point.
 
-    Each level is tried separately, with all others fixed: y in a trial run with x
+    Each step is tried separately, with all others fixed: y in a trial run with x
     fixed, the adjoint with x and y fixed, the series on a few draws. A step is too
     large if the moves of its variable grow, or if it exceeds 2 / L, beyond which
     gradient steps on a loss of curvature L diverge. The upper step is tried last: it is
@@ -113,9 +111,9 @@ def find_instabilities(
 
     Args:
         problem: the two losses.
-        algorithm: algorithm with the settings to test: `learning_rate`, `upper_rate`
-            and `lower_rate`, and others of known names. The log names step sizes that
-            are not tried.
+        algorithm: algorithm with the settings to test. Their types, such as `LowerRate`
+            of `fedbilevel.algorithms`, declare what they move. The log names numbers of
+            undeclared effect.
         devices: data of all devices, loaded at once.
         x: upper variable of the point; pass the best point of the run.
         y: lower variable of the point.
@@ -135,7 +133,7 @@ def find_instabilities(
 
     Raises:
         TimeoutError: if the time limit ends before a step is found.
-        ValueError: if the algorithm has no such settings, as `AutoFedBiO`, or adds
+        ValueError: if the algorithm declares no such settings, as `AutoFedBiO`, or adds
             noise.
 
     Example:
@@ -151,7 +149,7 @@ def find_instabilities(
         >>> result = find_instabilities(
         ...     problem, algorithm, devices, 3.0, 0.0, seconds=600.0
         ... )
-        >>> [(step.level.name, step.setting) for step in result]
+        >>> [(step.role.name, step.setting) for step in result]
         [('LOWER', 'lower_rate')]
     """
     if noise_of(algorithm) is not None:
@@ -170,15 +168,8 @@ def find_instabilities(
             type(innermost(algorithm)).__name__,
         )
     # Steps are tried without the transforms of uploads.
-    settings: Any = innermost(algorithm)
-    optimisers = [
-        layer.optimiser
-        for layer in layers(algorithm)
-        if isinstance(layer, WithServerOptimiser)
-    ]
-    optimiser = optimisers[0] if optimisers else None
-    eta = float(rate_at(settings.learning_rate, step))
-    base = with_settings(settings, learning_rate=eta, warm_start=None)
+    *wrappers, inner = layers(algorithm)
+    base = at_step(inner, step)
     x, y = jax.tree.map(on_host, (x, y))
     spec = RunSpec(
         problem,
@@ -198,14 +189,19 @@ def find_instabilities(
         curvature = largest_curvature(problem, devices, x, y, weights=weights)
     except ArithmeticError:
         return ()  # The losses are not finite at this point.
-    levels = (
-        _lower(trials, settings, base, eta, curvature, step),
-        _adjoint(trials, base, eta, curvature),
-        _series(trials, base, curvature),
+    sizes = step_sizes(base if step else inner)  # later, the warm start is over
+    point = _Point(trials, base, sizes, curvature)
+    instabilities, timed_out = _collect(
+        TESTS[size.role](point, size) for size in sizes if size.role in TESTS
     )
-    instabilities, timed_out = _collect(*levels)
     if not (instabilities or timed_out):
-        instabilities, timed_out = _collect(_upper(trials, base, optimiser))
+        optimised = base
+        for wrapper in wrappers:
+            if any(item.role is Role.OPTIMISER for item in settings_of(wrapper)):
+                optimised = replace(wrapper, algorithm=base)
+        instabilities, timed_out = _collect(
+            _upper(trials, optimised, setting) for setting in upper_steps(optimised)
+        )
     if timed_out and not instabilities:
         raise TimeoutError(
             f"The search for a step that is too large ended after {seconds:g} seconds "
@@ -214,141 +210,121 @@ def find_instabilities(
     return tuple(instabilities)
 
 
-def _collect(*levels: Iterator[Instability]) -> tuple[list[Instability], bool]:
-    """Return the instabilities of all levels, and whether a level timed out."""
+class _Point(NamedTuple):
+    """An algorithm at a point where its steps are tried.
+
+    Attributes:
+        trials: trial runs from the point.
+        base: algorithm of the trials.
+        sizes: its step sizes.
+        curvature: largest curvature of the mean lower loss.
+    """
+
+    trials: Trials
+    base: Any
+    sizes: Sequence[StepSize]
+    curvature: float
+
+
+def _collect(tests: Iterable[Iterator[Instability]]) -> tuple[list[Instability], bool]:
+    """Return the instabilities of all tests, and whether one timed out."""
     instabilities: list[Instability] = []
     timed_out = False
-    for level in levels:
+    for test in tests:
         try:
-            # A level may raise after its first instability, which is kept.
-            for instability in level:
+            # A test may raise after its first instability, which is kept.
+            for instability in test:
                 instabilities.append(instability)
         except TimeoutError:
             timed_out = True
     return instabilities, timed_out
 
 
-def _lower(
-    trials: Trials, settings: Any, base: Any, eta: float, curvature: float, step: int
-) -> Iterator[Instability]:
-    warm_start = getattr(settings, "warm_start", None)
-    if warm_start is not None and not step:
-        rate = float(rate_at(warm_start.learning_rate, 0))
-        if rate * curvature > 2:
-            yield Instability(
-                Level.LOWER,
-                "warm_start.learning_rate",
-                rate,
-                1 / curvature,
-                _beyond("warm_start.learning_rate", rate, 2.0, curvature),
-            )
-    fixed = with_settings(_without_series(base), upper_rate=FIXED, adjoint_rate=FIXED)
-    # y ← y − a v, v ← (1 − b) v + b λ y: both roots lie within the unit circle if
-    # a λ < 2 (2 − b) / b. With variance reduction v = λ y, and the limit is 2.
-    limit = 2.0
-    if isinstance(base, LocalBSGM):
-        weight = min(1.0, float(base.lower_mixing) * eta)
-        limit = 2 * (2 - weight) / weight
-    factor = eta
-    if getattr(base, "local_steps", 1) == 1:
-        factor *= float(getattr(base, "server_rate", 1.0))
-    yield from _gradient_steps(
-        trials, fixed, Level.LOWER, "y", factor, limit, curvature
+def _beyond_limit(point: _Point, size: StepSize) -> Iterator[Instability]:
+    """Compare steps along mean derivatives with the curvature, without a trial."""
+    if size.value * point.curvature > size.limit:
+        evidence, cure = _beyond(size, point.curvature), 1 / point.curvature
+        yield Instability(size.role, size.name, size.value, cure, evidence)
+
+
+def _gradient_steps(point: _Point, size: StepSize) -> Iterator[Instability]:
+    """Test the steps of a variable on a loss of a curvature, with the others fixed."""
+    trials, base, sizes, curvature = point
+    variable = "y" if size.role is Role.LOWER else "adjoint"
+    # A divergent series must not make the uploads of y infinite.
+    fixed = with_values(
+        base,
+        {
+            other.name: FIXED
+            for other in sizes
+            if other is not size and other.role is not Role.WARM_START
+        },
     )
-
-
-def _adjoint(
-    trials: Trials, base: Any, eta: float, curvature: float
-) -> Iterator[Instability]:
-    if not hasattr(base, "adjoint_rate"):
-        return
-    fixed = with_settings(base, upper_rate=FIXED, lower_rate=FIXED)
-    factor = eta
-    if base.local_steps == 1:
-        factor *= float(getattr(base, "server_rate", 1.0))
-    yield from _gradient_steps(
-        trials, fixed, Level.ADJOINT, "adjoint", factor, 2.0, curvature
-    )
-
-
-def _gradient_steps(
-    trials: Trials,
-    fixed: Any,
-    level: Level,
-    variable: str,
-    factor: float,
-    limit: float,
-    curvature: float,
-) -> Iterator[Instability]:
-    """Test steps of length factor · rate on a loss of a curvature."""
-    setting = "lower_rate" if level is Level.LOWER else "adjoint_rate"
-    rate = float(getattr(fixed, setting))
     trial = trials.run(fixed, variable)
     if trial.excluded is not None:
         # A single device diverges, between two averages.
-        weights = np.zeros(trials.spec.devices.device_count)
-        weights[trial.excluded] = 1.0
-        curvature = _curvature(trials, weights)
-    product = "learning_rate · " + setting
-    beyond = factor * rate * curvature > limit
+        curvature = _curvature(trials, trial.excluded)
+    beyond = size.factor * size.value * curvature > size.limit
     if not beyond and not trial.complete:
         raise TimeoutError
     if trial.stable and not beyond:
         return
     evidence = (
-        _beyond(product, factor * rate, limit, curvature)
+        _beyond(size, curvature)
         if beyond
         else f"the moves of {variable} grew over {trial.rounds} rounds with "
-        f"{'x' if level is Level.LOWER else 'x and y'} fixed, because batches have a "
-        f"larger curvature than the mean, L = {curvature:.3g}"
+        f"{'x' if size.role is Role.LOWER else 'x and y'} fixed, because batches have "
+        f"a larger curvature than the mean, L = {curvature:.3g}"
     )
     if trial.excluded is not None:
         # If a device is excluded with any rate, its steps are not the cause.
         evidence = f"device {trial.excluded} diverges: {evidence}"
-    first = min(rate / 2, limit / (2 * factor * curvature))
+    first = min(size.value / 2, size.limit / (2 * size.factor * curvature))
     cure = _cure(
         first,
         lambda smaller: (
-            trials.run(with_settings(fixed, **{setting: smaller}), variable).stable
+            trials.run(with_values(fixed, {size.name: smaller}), variable).stable
         ),
         trials,
     )
     if beyond or isfinite(cure) or trial.excluded is None:
-        yield Instability(level, setting, rate, cure, evidence)
+        yield Instability(size.role, size.name, size.value, cure, evidence)
     elif trials.time_is_up:
         raise TimeoutError
 
 
-def _series(trials: Trials, base: Any, curvature: float) -> Iterator[Instability]:
-    name = "series" if hasattr(base, "series") else "hypergradient"
-    series = getattr(base, name, None)
-    if not isinstance(series, NeumannSeries):
-        return
-    scale = float(series.scale)
-    # FedNest averages every product, so its series uses the mean Hessian.
-    growths = [] if isinstance(base, FedNest) else list(_growths(trials, base, series))
-    growth, device = max(growths, default=(nan, 0))
+def _series(point: _Point, size: StepSize) -> Iterator[Instability]:
+    """Test a series on the batches of each device."""
+    trials, base, _, curvature = point
+    series: NeumannSeries = value_at(base, size.name.rpartition(".")[0])
+    growth, device = max(_growths(trials, base, series))
     if growth > SERIES_GROWTH:
-        weights = np.zeros(trials.spec.devices.device_count)
-        weights[device] = 1.0
-        curvature = _curvature(trials, weights)
+        curvature = _curvature(trials, device)
         evidence = (
             f"its last power is {growth:.2g} times its first on device {device}, where "
             f"2 / L = {2 / curvature:.3g}"
         )
-    elif scale * curvature > 2:
-        evidence = _beyond("scale", scale, 2.0, curvature)
+    elif size.value * curvature > size.limit:
+        evidence = _beyond(size, curvature)
     else:
         return
 
     def stable(smaller: float) -> bool:
-        if isinstance(base, FedNest):
-            return True
         shorter = NeumannSeries(series.terms, smaller)
         return max(_growths(trials, base, shorter))[0] <= SERIES_GROWTH
 
-    cure = _cure(min(scale / 2, 1 / curvature), stable, trials)
-    yield Instability(Level.SERIES, f"{name}.scale", scale, cure, evidence)
+    cure = _cure(min(size.value / 2, 1 / curvature), stable, trials)
+    yield Instability(size.role, size.name, size.value, cure, evidence)
+
+
+TESTS = {
+    Role.WARM_START: _beyond_limit,
+    Role.LOWER: _gradient_steps,
+    Role.ADJOINT: _gradient_steps,
+    Role.SERIES: _series,
+    Role.MEAN_SERIES: _beyond_limit,
+}
+"""The tests of step sizes by role."""
 
 
 def _growths(
@@ -371,7 +347,7 @@ def _growths(
                     data,
                     jax.random.fold_in(jax.random.key(trials.spec.seed), draw),
                     problem=trials.spec.problem.for_jax,
-                    batch_size=base.batch_size,
+                    batch_size=value_of(base, Role.BATCH_SIZE, 16),
                 )
             )
             for draw in range(SERIES_DRAWS)
@@ -400,16 +376,16 @@ def _growth(
     return jnp.sqrt(tree.squared_norm(power) / first)
 
 
-def _upper(trials: Trials, base: Any, optimiser: Any) -> Iterator[Instability]:
-    setting, rate, with_rate = _upper_setting(base, optimiser)
-    if not isfinite(rate):
-        return
+def _upper(
+    trials: Trials, algorithm: Any, setting: DeclaredSetting
+) -> Iterator[Instability]:
+    name, rate = setting.name, float(setting.value)
     upper, _ = full_data(trials.spec.devices, trials.spec.weights, 4096)
     loss = jax.jit(full_data_problem(trials.spec.problem).upper_loss)
     before = float(loss(trials.spec.x, trials.spec.y, upper))
     if not isfinite(before):
         return  # The loss cannot show whether a step is too large.
-    trial = trials.run(with_rate(rate), "x")
+    trial = trials.run(algorithm, "x")
     if not trial.complete:
         raise TimeoutError
     after = float(loss(trial.x, trial.y, upper))
@@ -419,7 +395,7 @@ def _upper(trials: Trials, base: Any, optimiser: Any) -> Iterator[Instability]:
     ends: dict[float, float] = {}
 
     def stable(smaller: float) -> bool:
-        retrial = trials.run(with_rate(smaller), "x")
+        retrial = trials.run(with_values(algorithm, {name: smaller}), "x")
         ends[smaller] = float(loss(retrial.x, retrial.y, upper))
         # A tenth of the rise, or of the loss, may be noise.
         noise = 0.1 * float(np.nanmin([abs(rise), abs(before)]))
@@ -431,35 +407,14 @@ def _upper(trials: Trials, base: Any, optimiser: Any) -> Iterator[Instability]:
             raise TimeoutError
         return  # No smaller rate helps, so there is another cause.
     yield Instability(
-        Level.UPPER,
-        setting,
+        Role.UPPER,
+        name,
         rate,
         cure,
         f"the upper loss rose from {before:.4g} to {after:.4g} in {trial.rounds} "
-        f"rounds, but with {setting} = {cure:.2g} it ended at {ends[cure]:.4g}, and y "
+        f"rounds, but with {name} = {cure:.2g} it ended at {ends[cure]:.4g}, and y "
         "is stable",
     )
-
-
-def _upper_setting(
-    base: Any, optimiser: Any
-) -> tuple[str, float, Callable[[float], Any]]:
-    """Return the setting that moves x, its value, and a function to change it."""
-    if optimiser is None:
-        return (
-            "upper_rate",
-            float(base.upper_rate),
-            lambda rate: with_settings(base, upper_rate=rate),
-        )
-    numbers = getattr(optimiser, "numbers", {})
-
-    def with_rate(rate: float) -> WithServerOptimiser:
-        smaller = replace(optimiser, numbers={**numbers, "learning_rate": rate})
-        return WithServerOptimiser(base, smaller)
-
-    # A schedule, or a custom optax transformation, has no number to lower.
-    rate = float(numbers.get("learning_rate", nan))
-    return "server_optimiser.learning_rate", rate, with_rate
 
 
 def _cure(
@@ -475,16 +430,9 @@ def _cure(
     return nan
 
 
-def _without_series(base: Any) -> Any:
-    # x is fixed, and a divergent series must not make the uploads of y infinite.
-    for name in ("hypergradient", "series"):
-        series = getattr(base, name, None)
-        if isinstance(series, NeumannSeries):
-            return with_settings(base, **{name: with_settings(series, scale=FIXED)})
-    return base
-
-
-def _curvature(trials: Trials, weights: ArrayLike) -> float:
+def _curvature(trials: Trials, device: int) -> float:
+    weights = np.zeros(trials.spec.devices.device_count)
+    weights[device] = 1.0
     return largest_curvature(
         trials.spec.problem,
         trials.spec.devices,
@@ -494,8 +442,9 @@ def _curvature(trials: Trials, weights: ArrayLike) -> float:
     )
 
 
-def _beyond(name: str, value: float, limit: float, curvature: float) -> str:
+def _beyond(size: StepSize, curvature: float) -> str:
     return (
-        f"{name} = {value:.3g} exceeds {limit:.3g} / L = {limit / curvature:.3g}, "
-        f"where L = {curvature:.3g} is the largest curvature of the lower loss"
+        f"{size.rate}{size.name} = {size.factor * size.value:.3g} exceeds "
+        f"{size.limit:.3g} / L = {size.limit / curvature:.3g}, where L = "
+        f"{curvature:.3g} is the largest curvature of the lower loss"
     )

@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Any, NamedTuple
 
@@ -101,19 +101,6 @@ class Trials:
         grows = _grows(moves, 100 * precision * size)
         stable = complete and excluded is None and not grows
         return Trial(x, y, number, complete, stable, excluded)
-
-
-def with_settings(algorithm: Any, **settings: Any) -> Any:
-    """Return an algorithm with new values of the settings that it has.
-
-    Example:
-        >>> from fedbilevel import FedBiO
-        >>> fixed = with_settings(FedBiO(0.1), upper_rate=FIXED, server_rate=FIXED)
-        >>> fixed.upper_rate, hasattr(fixed, "server_rate")
-        (1e-30, False)
-    """
-    known = {name: settings[name] for name in settings if hasattr(algorithm, name)}
-    return replace(algorithm, **known)
 
 
 def _grows(moves: list[float], rounding: float) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +27,7 @@ from fedbilevel.algorithms.wrapper import find_layer, map_phases
 from fedbilevel.data.examples import DeviceData, RandomKey
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
-from fedbilevel.mathematics.settings import register
+from fedbilevel.mathematics.settings import Role, register
 from fedbilevel.transforms.clip import clip_parts, clip_to, map_parts, norms_of
 from fedbilevel.transforms.download import FIRST_SEED, Seed
 from fedbilevel.transforms.example_noise import ExampleNoise
@@ -120,7 +120,7 @@ class Transformed:
         transforms: transforms, in the order in which they apply.
     """
 
-    algorithm: Any
+    algorithm: Annotated[Any, Role.SAME_STEPS]
     transforms: tuple[Any, ...]
 
     def __post_init__(self) -> None:

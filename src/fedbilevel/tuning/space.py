@@ -1,25 +1,21 @@
 """Search spaces: settings of an algorithm with their ranges."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Iterator, Mapping
 from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedbilevel.algorithms.auto_fedbio import AutoFedBiO
 from fedbilevel.algorithms.protocol import FederatedAlgorithm
-from fedbilevel.algorithms.server_optimiser import WithServerOptimiser
-from fedbilevel.algorithms.wrapper import layers
-from fedbilevel.mathematics.hypergradients import NeumannSeries
-from fedbilevel.mathematics.schedules import LearningRate, rate_at
-from fedbilevel.mathematics.settings import (
-    Declaration,
-    FreshWeight,
-    Search,
-    declarations,
-    is_number,
+from fedbilevel.algorithms.step_sizes import (
+    settings_of,
+    upper_steps,
+    value_at,
+    value_of,
+    with_values,
 )
+from fedbilevel.mathematics.schedules import LearningRate, rate_at
+from fedbilevel.mathematics.settings import FreshWeight, Role, is_number
 
 WIDE = 100.0
 """The factor between the initial upper rate and the edges of its first range."""
@@ -33,8 +29,6 @@ SHARES = (0.05, 1.0)
 """The range of weights of fresh gradients in momentum; 1 is no momentum."""
 FACTORS = (0.3, 1.0, 3.0, 10.0)
 """The factors of the initial rate of x in the first proposals."""
-UPPER = ("upper_rate", "optimiser.learning_rate")
-"""The settings that determine the steps of x."""
 SAMPLED = 256
 """The number of steps at which a schedule is evaluated."""
 
@@ -111,7 +105,7 @@ class Space(NamedTuple):
     def start(self) -> dict[str, float]:
         """The values of the initial algorithm, inside or outside of their ranges."""
         return {
-            setting.name: float(_read(self.algorithm, setting.name.split(".")))
+            setting.name: float(value_at(self.algorithm, setting.name))
             for setting in self.settings
         }
 
@@ -131,7 +125,8 @@ class Space(NamedTuple):
         if not theory:
             return first
         # Theory has no values for rates of x; momentum keeps its initial value.
-        upper = [item for item in self.settings if item.name.endswith(UPPER)]
+        moves_x = {item.name for item in upper_steps(self.algorithm)}
+        upper = [item for item in self.settings if item.name in moves_x]
         scaled = [
             {item.name: item.inside(factor * start[item.name]) for item in upper}
             for factor in (FACTORS if upper else (1.0,))
@@ -140,10 +135,7 @@ class Space(NamedTuple):
 
     def at(self, values: Mapping[str, float]) -> FederatedAlgorithm:
         """Return the algorithm with other values."""
-        result: Any = self.algorithm
-        for name, value in values.items():
-            result = _write(result, name.split("."), value)
-        algorithm: FederatedAlgorithm = result
+        algorithm: FederatedAlgorithm = with_values(self.algorithm, values)
         return algorithm
 
 
@@ -174,7 +166,7 @@ def search_space(
         [('upper_rate', 0.03, 300.0), ('lower_rate', 0.03, 2.0)]
     """
     settings = [
-        item.containing(float(_read(algorithm, item.name.split("."))))
+        item.containing(float(value_at(algorithm, item.name)))
         for item in _settings(algorithm, curvature, steps)
     ]
     if not settings:
@@ -185,58 +177,27 @@ def search_space(
     return Space(algorithm, tuple(settings))
 
 
-def _settings(algorithm: Any, curvature: float, steps: int) -> list[Setting]:
-    if isinstance(algorithm, AutoFedBiO):
-        return [_around(algorithm, "upper_rate", NEAR)]
-    if len(list(layers(algorithm))) > 1:
-        inner = _settings(algorithm.algorithm, curvature, steps)
-        inner = [item._replace(name=f"algorithm.{item.name}") for item in inner]
-        if not isinstance(algorithm, WithServerOptimiser):
-            return inner
-        if "learning_rate" not in getattr(algorithm.optimiser, "numbers", {}):
-            return inner
-        rate = _around(algorithm, "optimiser.learning_rate", NEAR)
-        return [rate, *(item for item in inner if not item.name.endswith("upper_rate"))]
-    largest = _largest(getattr(algorithm, "learning_rate", 1.0), steps)
-    return [
-        setting
-        for name, declaration in declarations(type(algorithm)).items()
-        for setting in _of_field(algorithm, name, declaration, curvature, largest)
-    ]
-
-
-def _of_field(
-    algorithm: Any,
-    name: str,
-    declaration: Declaration,
-    curvature: float,
-    largest: float,
-) -> Sequence[Setting]:
-    value = getattr(algorithm, name)
-    if isinstance(value, NeumannSeries):
-        low, high = (part / curvature for part in SCALES)
-        return [Setting(f"{name}.scale", low, high, theory=0.9 / curvature)]
-    if not is_number(value):
-        return []
-    mixing = declaration.find(FreshWeight)
-    if mixing is not None:
-        low, high = (part / largest**mixing.power for part in SHARES)
-        return [Setting(name, low, high, limit=high)]
-    match declaration.find(Search):
-        case Search.WIDE:
-            return [_around(algorithm, name, WIDE)]
-        case Search.NEAR:
-            return [_around(algorithm, name, NEAR)]
-        case Search.CURVATURE:
+def _settings(algorithm: Any, curvature: float, steps: int) -> Iterator[Setting]:
+    largest = _largest(value_of(algorithm, Role.LEARNING_RATE, 1.0), steps)
+    moves_x = upper_steps(algorithm)
+    for item in settings_of(algorithm):
+        name, value, role, declaration = item
+        if not is_number(value):
+            continue
+        mixing = declaration.find(FreshWeight)
+        if mixing is not None:
+            low, high = (part / largest**mixing.power for part in SHARES)
+            yield Setting(name, low, high, limit=high)
+        elif item in moves_x or role is Role.SERVER:
+            factor = WIDE if role is Role.UPPER else NEAR
+            around = float(value) or 1.0  # A rate of 0 gives no scale for a range.
+            yield Setting(name, around / factor, around * factor)
+        elif role in (Role.LOWER, Role.ADJOINT):
             low, high = (part / (curvature * largest) for part in STEPS)
-            return [Setting(name, low, high, theory=1 / (curvature * largest))]
-    return []
-
-
-def _around(algorithm: Any, name: str, factor: float) -> Setting:
-    # A rate of 0 gives no scale for a range.
-    value = float(_read(algorithm, name.split("."))) or 1.0
-    return Setting(name, value / factor, value * factor)
+            yield Setting(name, low, high, theory=1 / (curvature * largest))
+        elif role in (Role.SERIES, Role.MEAN_SERIES):
+            low, high = (part / curvature for part in SCALES)
+            yield Setting(name, low, high, theory=0.9 / curvature)
 
 
 def _largest(rate: LearningRate, steps: int) -> float:
@@ -244,31 +205,3 @@ def _largest(rate: LearningRate, steps: int) -> float:
         return float(rate)
     samples = np.unique(np.linspace(0, max(1, steps), SAMPLED).astype(int))
     return max(float(rate_at(rate, int(step))) for step in samples)
-
-
-def _read(parent: Any, path: Sequence[str]) -> Any:
-    name, *rest = path
-    value = _values(parent)[name]
-    return _read(value, rest) if rest else value
-
-
-def _write(parent: Any, path: Sequence[str], value: float) -> Any:
-    name, *rest = path
-    if rest:
-        return _replace(parent, name, _write(_values(parent)[name], rest, value))
-    return _replace(parent, name, value)
-
-
-def _values(parent: Any) -> Mapping[str, Any]:
-    # An optimiser of optax has its arguments in `numbers`, not in fields.
-    if hasattr(parent, "numbers"):
-        return dict(parent.numbers)
-    return {field.name: getattr(parent, field.name) for field in fields(parent)}
-
-
-def _replace(parent: Any, name: str, value: Any) -> Any:
-    if hasattr(parent, "numbers"):
-        return replace(parent, numbers={**parent.numbers, name: value})
-    assert is_dataclass(parent)
-    assert not isinstance(parent, type)
-    return replace(parent, **{name: value})

@@ -10,7 +10,8 @@ import jax
 from numpy.typing import ArrayLike
 
 from fedbilevel.algorithms.protocol import FederatedAlgorithm
-from fedbilevel.algorithms.wrapper import innermost
+from fedbilevel.algorithms.step_sizes import value_of
+from fedbilevel.algorithms.wrapper import find_layer
 from fedbilevel.data.devices import Devices
 from fedbilevel.engines.checks import check_rounds
 from fedbilevel.engines.fingerprint import describe
@@ -21,6 +22,7 @@ from fedbilevel.engines.protocol import Engine
 from fedbilevel.engines.simulation import Simulation
 from fedbilevel.mathematics.arrays import on_host
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+from fedbilevel.mathematics.settings import Role
 from fedbilevel.metrics.suggestion import batch_curvature
 from fedbilevel.plurals import count_noun, there_are
 from fedbilevel.tuning.halving import (
@@ -192,7 +194,8 @@ def tune(
         (True, True)
     """
     _check(rounds, trials, seeds)
-    initial = algorithm.algorithm if isinstance(algorithm, Space) else algorithm
+    space = find_layer(algorithm, Space)
+    initial: Any = algorithm if space is None else space.algorithm
     x, y = jax.tree.map(on_host, (x, y))
     spec = RunSpec(
         problem,
@@ -208,7 +211,7 @@ def tune(
     )
     steps = tuning(
         spec,
-        algorithm if isinstance(algorithm, Space) else space_for(spec),
+        space or space_for(spec),
         trials,
         tuple(seeds),
         seed,
@@ -225,18 +228,17 @@ def tune(
 
 def space_for(spec: RunSpec) -> Space:
     """Return the search space of an algorithm, scaled by a measured curvature."""
-    inner = innermost(spec.algorithm)
     curvature = batch_curvature(
         spec.problem,
         spec.devices,
         spec.x,
         spec.y,
-        batch_size=getattr(inner, "batch_size", 16),
+        batch_size=value_of(spec.algorithm, Role.BATCH_SIZE, 16),
         rounds=spec.rounds,
         weights=spec.weights,
         engine=spec.engine,
     )
-    steps = spec.rounds * getattr(inner, "local_steps", 1)
+    steps = spec.rounds * value_of(spec.algorithm, Role.LOCAL_STEPS, 1)
     return search_space(spec.algorithm, curvature=curvature, steps=steps)
 
 
