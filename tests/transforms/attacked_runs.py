@@ -97,7 +97,7 @@ def under(attack: Any, bad: int, transforms: tuple[Any, ...]) -> Attacked:
     """Return FedBiO, which is correct on heterogeneous devices, under an attack."""
     own = attack if isinstance(attack, Chosen) else Partial(attack)
     # Without transforms devices send points; with a clip that never acts, changes.
-    transforms = transforms or (Clip(1e30),)
+    transforms = transforms or (Clip(1e18),)
     return Attacked(with_transforms(FedBiO(0.1), *transforms), own, bad)
 
 

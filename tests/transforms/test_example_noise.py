@@ -128,7 +128,7 @@ def test_a_custom_oracle_is_used():
         PROBLEM.upper_loss, PROBLEM.lower_loss, hessian_product=product
     )
     private = PrivateData(rows(20), Place.STEP, KEY)
-    own = private_problem(problem, ExampleNoise(1e9, 1e-20), private)
+    own = private_problem(problem, ExampleNoise(1e7, 1e-18), private)
     (batch,) = private.lower.draw(KEY, 6, draws=1)
     number = int(private.lower.sample(batch)[0].number)
     answer = own.hessian_product(X, Y, batch, VECTOR)

@@ -5,14 +5,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from fedbilevel import (
+    AdaptiveClip,
     AutoFedBiO,
     BilevelProblem,
     Clip,
+    ClipEach,
     DeviceNoise,
+    ExampleNoise,
     FedBiO,
+    FixedPoint,
     GaussianNoise,
     InMemoryDevices,
     Limits,
@@ -20,9 +25,10 @@ from fedbilevel import (
     NoUploadsError,
     Simulation,
     run,
+    with_server_optimiser,
     with_transforms,
 )
-from fedbilevel.data.examples import one_device
+from fedbilevel.data.examples import StoredData, StoredExamples, one_device
 from fedbilevel.deployment.job_files import prepare_for_job
 from fedbilevel.engines.device_work import run_device
 from fedbilevel.experiments.schema import Experiment, TransformSettings
@@ -146,6 +152,62 @@ def test_a_bad_example_does_not_change_the_noise_of_auto_fedbio(caplog):
     assert "excluded" not in caplog.text
 
 
+@pytest.mark.parametrize("size", [1e-45, 1.2e-38, 1e300])
+@pytest.mark.parametrize(
+    "transform",
+    [
+        Clip,
+        lambda size: ClipEach((1.0, size)),
+        lambda size: AdaptiveClip(first_norm=size),
+        lambda size: ExampleNoise(size, 0.9),
+        lambda size: ExampleNoise(1.0, size),
+        GaussianNoise,
+        lambda size: DeviceNoise(size, devices=4),
+    ],
+)
+def test_clips_and_noise_are_normal_numbers_in_single_precision(transform, size):
+    """XLA rounds noise of 1.1e-38 to zero, and ε was reported as with it."""
+    with pytest.raises(ValueError, match=r"1e-18 and at most 1e\+18.* precision"):
+        transform(size)
+
+
+def levels_of(bound: float, keys: int) -> Any:
+    """Return what a device sends for a bound of a dishonest server."""
+
+    def loss(x: Any, y: Any, batch: Any) -> Any:
+        return jnp.mean(batch) * (jnp.sum(x) + jnp.sum(y))
+
+    transforms = AdaptiveClip(), DeviceNoise(2.0, devices=16), FixedPoint(16)
+    algorithm = with_transforms(FedBiO(0.1), *transforms)
+    problem = BilevelProblem(loss, loss)
+    (phase,) = algorithm.phases(problem)
+    server, private = algorithm.init(problem, jnp.zeros(()), jnp.zeros(()))
+    received, bounds = phase.broadcast(jax.tree.map(jnp.asarray, server))
+    downlink = received, jnp.full_like(bounds, bound)
+    ones = StoredExamples(jnp.ones(4), jnp.array(0), jnp.array(4))
+
+    def levels(key: Any) -> Any:
+        data = StoredData(ones, ones)
+        return run_device(phase, downlink, private, data, key).upload.update
+
+    return jax.jit(jax.vmap(levels))(jax.random.split(jax.random.key(0), keys))
+
+
+@pytest.mark.parametrize("bound", [1.2e-38, 0.0, -1.0, 1e38])
+def test_a_bound_of_a_dishonest_server_does_not_remove_the_noise(bound):
+    """With 1.2e-38 all uploads were equal: multiplier · bound was rounded to zero."""
+    with jax.enable_x64(False):
+        for levels in jax.tree.leaves(levels_of(bound, keys=8)):
+            assert len(set(levels.tolist())) == 8
+
+
+def test_bounds_stay_in_the_range_of_clips():
+    clip = AdaptiveClip(rate=5.0)
+    below = clip.next_bounds(jnp.full(1, 2e-18), jnp.ones(1))
+    above = clip.next_bounds(jnp.full(1, 5e17), jnp.zeros(1))
+    assert (float(below[0]), float(above[0])) == (1e-18, 1e18)
+
+
 @pytest.mark.slow
 def test_a_run_whose_point_is_not_finite_ends():
     """All uploads are masked in such a run, which must not continue silently."""
@@ -153,7 +215,9 @@ def test_a_run_whose_point_is_not_finite_ends():
     def loss(x: Any, y: Any, batch: Any) -> Any:
         return jnp.mean(batch) * (jnp.sum(x) + jnp.sum(y))
 
-    algorithm = with_transforms(FedBiO(1.0), Clip(1e308), server_noise(1e200))
+    # Clips and noise are bounded, so a huge rate of the server makes x infinite.
+    huge = with_server_optimiser(FedBiO(1.0), optax.sgd(1e300))
+    algorithm = with_transforms(huge, Clip(1e18), server_noise(1e18))
     held = InMemoryDevices([LocalExamples(np.ones(3), np.ones(3))] * 2)
     problem = BilevelProblem(loss, loss)
     with pytest.raises(NoUploadsError, match="0 of 2 uploads were accepted"):

@@ -166,6 +166,18 @@ Switch: TypeAlias = Annotated[bool, STATIC]
 """A boolean; a change compiles another program."""
 Rate: TypeAlias = Annotated[Scalar, Range(above=0.0)]
 """A number above 0, such as a length, a weight or a size."""
+SMALLEST_SCALE, LARGEST_SCALE = 1e-18, 1e18
+"""Range of clips and noise: products of two are normal numbers in single precision.
+Below 1.2e-38 noise is rounded to zero, above 3.4e38 sums overflow before the noise."""
+Scale: TypeAlias = Annotated[
+    Scalar,
+    Range(
+        at_least=SMALLEST_SCALE,
+        at_most=LARGEST_SCALE,
+        remark="beyond, noise is lost in single precision; choose other units",
+    ),
+]
+"""A clip, or a multiplier of noise."""
 Fraction: TypeAlias = Annotated[Scalar, Range(above=0.0, at_most=1.0)]
 """A number above 0 and at most 1."""
 UpperRate: TypeAlias = Annotated[

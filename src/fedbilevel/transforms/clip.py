@@ -11,8 +11,11 @@ from jaxtyping import Array, Float, PyTree
 
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.settings import (
+    LARGEST_SCALE,
+    SMALLEST_SCALE,
     Range,
     Rate,
+    Scale,
     Switch,
     check_ranges,
     is_number,
@@ -40,7 +43,7 @@ class Clip:
         (Array([0.6, 0.8], dtype=float32),)
     """
 
-    norm: Rate
+    norm: Scale
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -88,9 +91,11 @@ class ClipEach:
             )
         object.__setattr__(self, "norms", tuple(self.norms))
         for norm in self.norms:
-            if is_number(norm) and not 0 < norm < np.inf:
+            if is_number(norm) and not SMALLEST_SCALE <= norm <= LARGEST_SCALE:
                 raise ValueError(
-                    f"ClipEach: norms has {norm!r}, expected finite numbers above 0."
+                    f"ClipEach: norms has {norm!r}, expected numbers, at least "
+                    f"{SMALLEST_SCALE:g} and at most {LARGEST_SCALE:g}: beyond, noise "
+                    "is lost in single precision. Choose other units."
                 )
 
     def first_bounds(self, variables: int) -> Bounds:
@@ -146,7 +151,7 @@ class AdaptiveClip:
     """
 
     quantile: Quantile = 0.5
-    first_norm: Rate = 0.1
+    first_norm: Scale = 0.1
     rate: Rate = 0.2
     each: Switch = True
 
@@ -165,7 +170,7 @@ class AdaptiveClip:
     def next_bounds(self, bounds: Bounds, below: Bounds) -> Bounds:
         """Return bounds nearer to the quantile."""
         step = jnp.asarray(self.rate * (below - self.quantile), bounds.dtype)
-        return bounds * jnp.exp(-step)
+        return jnp.clip(bounds * jnp.exp(-step), SMALLEST_SCALE, LARGEST_SCALE)
 
     @property
     def is_adaptive(self) -> bool:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from fedbilevel.mathematics.settings import Rate, Switch, check_ranges, register
+from fedbilevel.mathematics.settings import Scale, Switch, check_ranges, register
 from fedbilevel.transforms.noise import Delta, Epsilon, check_source
 
 
@@ -58,8 +58,8 @@ class ExampleNoise:
         True
     """
 
-    clip: Rate
-    multiplier: Rate
+    clip: Scale
+    multiplier: Scale
     delta: Delta = 1e-5
     epsilon: Epsilon | None = None
     from_seed: Switch = False

@@ -13,7 +13,7 @@ from fedbilevel.mathematics.settings import (
     STATIC,
     Count,
     Range,
-    Rate,
+    Scale,
     Switch,
     check_ranges,
     register,
@@ -69,7 +69,7 @@ class GaussianNoise:
         1e-05
     """
 
-    multiplier: Rate
+    multiplier: Scale
     delta: Delta = 1e-5
     epsilon: Epsilon | None = None
     from_seed: Switch = False
@@ -105,7 +105,7 @@ class DeviceNoise:
         1.0
     """
 
-    multiplier: Rate
+    multiplier: Scale
     devices: Count
     delta: Delta = 1e-5
     epsilon: Epsilon | None = None

@@ -27,7 +27,12 @@ from fedbilevel.algorithms.wrapper import find_layer, map_phases
 from fedbilevel.data.examples import DeviceData, RandomKey
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
-from fedbilevel.mathematics.settings import Role, register
+from fedbilevel.mathematics.settings import (
+    LARGEST_SCALE,
+    SMALLEST_SCALE,
+    Role,
+    register,
+)
 from fedbilevel.transforms.clip import clip_parts, clip_to, map_parts, norms_of
 from fedbilevel.transforms.download import FIRST_SEED, Seed
 from fedbilevel.transforms.example_noise import ExampleNoise
@@ -339,9 +344,11 @@ class _Wrapper:
 
     def _bounds(self, downlink: Downlink, idle: tuple[PyTree, ...]) -> Bounds:
         _, shared = self._split_downlink(downlink)
-        fixed = shared is None
-        bounds: Bounds = self._plan.clip.first_bounds(len(idle)) if fixed else shared
-        return bounds
+        if shared is None:
+            fixed: Bounds = self._plan.clip.first_bounds(len(idle))
+            return fixed
+        # A dishonest server may send a bound whose noise is rounded to zero.
+        return jnp.clip(shared, SMALLEST_SCALE, LARGEST_SCALE)
 
     def _bounded(
         self, upload: Upload, downlink: Downlink, idle: tuple[PyTree, ...]
