@@ -29,7 +29,7 @@ from fedbilevel.engines.protocol import Moment, PhaseReference
 from fedbilevel.federation import REHEARSAL, ExchangeCounter, Reply
 from fedbilevel.federation.messages import Answer, Task
 from fedbilevel.federation.replies import Form
-from fedbilevel.federation.secure_exchange import Schedule, SecureExchange
+from fedbilevel.federation.secure_exchange import Place, Schedule, SecureExchange
 from fedbilevel.federation.secure_messages import STEPS
 from fedbilevel.federation.secure_site import SecureAnswers, Terms
 from fedbilevel.federation.secure_sums.identity import Identity
@@ -121,8 +121,7 @@ class Sites:
         exchange = SecureExchange(
             self,
             self.root,
-            "a1",
-            self._moment(),
+            Place("a1", self._moment()),
             dict.fromkeys(self.names, SHARE),
             self.form,
             Schedule(timeout=3600.0, straggler_factor=None, fewest=1),

@@ -60,6 +60,30 @@ class Schedule(NamedTuple):
     clock: Callable[[], float] = time.monotonic
 
 
+class Place(NamedTuple):
+    """The place of an exchange.
+
+    Attributes:
+        run: name of the run.
+        moment: round and exchange.
+    """
+
+    run: str
+    moment: Moment
+
+
+class Before(NamedTuple):
+    """Functions called before two of the requests.
+
+    Attributes:
+        confirm: function of the survivors, called before sites sign them.
+        unmask: function called before the request that lets the server compute the sum.
+    """
+
+    confirm: Callable[[Iterable[str]], None] = lambda names: None
+    unmask: Callable[[], None] = lambda: None
+
+
 class SecureExchange:
     """The server's part of one exchange, over any transport.
 
@@ -69,14 +93,11 @@ class SecureExchange:
     Args:
         transport: connection to the sites.
         root: certificate of the root authority of all sites.
-        run: name of the run.
-        moment: round and exchange.
+        place: run, round and exchange.
         roster: whole share of each participant, by name.
         form: shapes and types of the uploads.
         schedule: times and numbers of the exchange.
-        before_confirm: function called with the survivors before sites sign them.
-        before_sum: function called before the request that lets the server compute
-            the sum.
+        before: functions called before requests.
 
     Attributes:
         failures: failure of each site that did not answer a request.
@@ -89,18 +110,15 @@ class SecureExchange:
         self,
         transport: Transport,
         root: x509.Certificate,
-        run: str,
-        moment: Moment,
+        place: Place,
         roster: Mapping[str, int],
         form: Form,
         schedule: Schedule,
-        before_confirm: Callable[[Iterable[str]], None] = lambda names: None,
-        before_sum: Callable[[], None] = lambda: None,
+        before: Before = Before(),
     ) -> None:
         self._transport, self._root = transport, root
-        self._run, self._moment, self._roster = run, moment, dict(roster)
-        self._form, self._schedule = form, schedule
-        self._before_confirm, self._before_sum = before_confirm, before_sum
+        self._place, self._roster = place, dict(roster)
+        self._form, self._schedule, self._before = form, schedule, before
         self._attempt = secrets.token_bytes(ATTEMPT_BYTES)
         self._server: SecureServer | None = None
         self._keys: dict[str, bytes] = {}
@@ -175,9 +193,9 @@ class SecureExchange:
                 if step <= Request.CONFIRM:
                     self._require(len(packets), STEPS[step - 1])
             if step == Request.CONFIRM:
-                self._before_confirm(packets)
+                self._before.confirm(packets)
             if step == Request.UNMASK:
-                self._before_sum()
+                self._before.unmask()
             with self._timed(step):
                 messages = self._wrapped(step, packets)
                 packets = self._request(step, messages)
@@ -230,7 +248,7 @@ class SecureExchange:
 
     @property
     def _label(self) -> str:
-        return f"Round {self._moment[0]}, exchange {self._moment[1]}"
+        return f"Round {self._place.moment[0]}, exchange {self._place.moment[1]}"
 
     def _require(self, count: int, request: str) -> None:
         if count < self.fewest:
@@ -243,9 +261,9 @@ class SecureExchange:
 
     def _new_server(self, task: bytes) -> SecureServer:
         context = Context(
-            self._run,
-            int(self._moment[0]),
-            int(self._moment[1]),
+            self._place.run,
+            int(self._place.moment[0]),
+            int(self._place.moment[1]),
             tuple(self._roster),
             binding_of(self._attempt, self._roster, task),
         )

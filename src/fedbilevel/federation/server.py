@@ -340,7 +340,12 @@ class Federation:
         self, inputs: ExchangeInputs, form: Form, task: str
     ) -> "SecureExchange":
         # Imported here: plain exchanges do not need the packages of the extra.
-        from fedbilevel.federation.secure_exchange import Schedule, SecureExchange
+        from fedbilevel.federation.secure_exchange import (
+            Before,
+            Place,
+            Schedule,
+            SecureExchange,
+        )
 
         assert self._root is not None, "called with secure sums only"
         noise = noise_of(inputs.job.algorithm)
@@ -351,8 +356,7 @@ class Federation:
         return SecureExchange(
             self._transport,
             self._root,
-            self._run,
-            inputs.moment,
+            Place(self._run, inputs.moment),
             dict(zip(names, shares.tolist(), strict=True)),
             form,
             Schedule(
@@ -362,9 +366,11 @@ class Federation:
                 max(self._quorum, fewest),
                 self._clock,
             ),
-            lambda names: self._survivors.add(inputs.moment, task, names),
-            # A sum is a release even if the server stops now, or rejects it.
-            lambda: self._count_release(inputs),
+            Before(
+                lambda names: self._survivors.add(inputs.moment, task, names),
+                # A sum is a release even if the server stops now, or rejects it.
+                lambda: self._count_release(inputs),
+            ),
         )
 
     def _take_replies(
