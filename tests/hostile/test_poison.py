@@ -52,7 +52,7 @@ def test_a_device_cannot_claim_more_steps_than_there_are(steps, counts):
 class Claiming:
     """Three sites, one of which reports two thousand million examples."""
 
-    lower_sizes = np.array([20, 2**31 - 1, 30], np.int32)
+    upper_sizes = lower_sizes = np.array([20, 2**31 - 1, 30], np.int32)
 
 
 def test_a_site_that_lies_about_its_size_counts_for_no_more_than_allowed():

@@ -39,6 +39,19 @@ class Devices(Protocol):
         """Return the data of some devices, offsets and sizes along a leading axis."""
 
 
+@runtime_checkable
+class SizedDevices(Protocol):
+    """Devices whose numbers of examples are known before the run."""
+
+    @property
+    def upper_sizes(self) -> Int[np.ndarray, "devices"]:
+        """The number of upper examples of each device."""
+
+    @property
+    def lower_sizes(self) -> Int[np.ndarray, "devices"]:
+        """The number of lower examples of each device."""
+
+
 class LocalExamples(NamedTuple):
     """The examples of one device, as plain arrays.
 

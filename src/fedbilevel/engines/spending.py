@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float
 
 from fedbilevel.algorithms.protocol import FederatedAlgorithm, Phase, Private
-from fedbilevel.data.devices import Devices, InMemoryDevices
+from fedbilevel.data.devices import Devices, InMemoryDevices, SizedDevices
 from fedbilevel.data.examples import DeviceData
 from fedbilevel.engines.example_releases import BatchUse, batch_uses
 from fedbilevel.engines.participation import (
@@ -315,10 +315,7 @@ def populations_of(devices: Devices) -> Mapping[Level, int]:
         >>> populations_of(InMemoryDevices(held))[Level.LOWER]
         40
     """
-    sizes = {
-        level: getattr(devices, f"{level.name.lower()}_sizes", None) for level in Level
-    }
-    if any(size is None for size in sizes.values()):
+    if not isinstance(devices, SizedDevices):
         raise ValueError(
             f"ExampleNoise needs the number of examples of every device for ε, but "
             f"{type(devices).__name__} loads devices during the run. Pass "
@@ -333,7 +330,8 @@ def populations_of(devices: Devices) -> Mapping[Level, int]:
             "Give each example to one device, and either to the upper or to the lower "
             "loss; pass copies of arrays that are not examples."
         )
-    return {level: int(np.min(np.asarray(size))) for level, size in sizes.items()}
+    sizes = {Level.UPPER: devices.upper_sizes, Level.LOWER: devices.lower_sizes}
+    return {level: int(np.min(size)) for level, size in sizes.items()}
 
 
 def refuse_budget(algorithm: FederatedAlgorithm) -> None:

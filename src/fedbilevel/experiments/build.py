@@ -1,12 +1,10 @@
 """Build the task of an experiment: problem, data and starting point."""
 
-from typing import Protocol, runtime_checkable
-
 import jax
 import numpy as np
 from jaxtyping import Int
 
-from fedbilevel.data.devices import InMemoryDevices
+from fedbilevel.data.devices import InMemoryDevices, SizedDevices
 from fedbilevel.experiments.custom_problem import custom_task
 from fedbilevel.experiments.schema import CustomProblem, Experiment
 from fedbilevel.experiments.split_data import split_data
@@ -40,17 +38,8 @@ def _build_task(experiment: Experiment) -> Task:
     return problem.build(data)
 
 
-@runtime_checkable
-class Sized(Protocol):
-    """Devices with a known number of examples."""
-
-    @property
-    def lower_sizes(self) -> Int[np.ndarray, "devices"]:
-        """The number of lower examples of each device."""
-
-
 def weights_of(
-    experiment: Experiment, devices: Sized
+    experiment: Experiment, devices: SizedDevices
 ) -> Int[np.ndarray, "devices"] | None:
     """Return the weight of each device; None for equal weights.
 

@@ -176,11 +176,8 @@ class Site:
         self._has_public_key = rules.simulated_draws and not is_noisy
         if identity is not None:
             self._secure = self._secure_answers(identity, roster, algorithm)
-        require_secure(rules, identity is not None, algorithm)
-        require_noise(rules, algorithm)
         self._number, self._algorithm = number, algorithm
         own = InMemoryDevices([examples])
-        require_separate_losses(algorithm, own)
         self._data = one_device(own.cohort(np.array([0])))
         x, y = canonical(x), canonical(y)
         self._setting = problem, algorithm, examples, x, y
@@ -204,6 +201,16 @@ class Site:
             is_secret=not rules.simulated_draws,
         )
         self._forms: dict[PhaseReference, PyTree] = {}
+        self._admit(own, private, x, y)
+
+    def _admit(
+        self, own: InMemoryDevices, private: Private, x: Upper, y: Lower
+    ) -> None:
+        """Raise if the rules forbid to take part."""
+        rules, algorithm, problem = self._rules, self._algorithm, self._problem
+        require_secure(rules, self._secure is not None, algorithm)
+        require_noise(rules, algorithm)
+        require_separate_losses(algorithm, own)
         require_examples(rules, self.enrolment)
         pairs = [
             (reference.of(algorithm, problem), self._form_of(reference))
