@@ -408,7 +408,7 @@ def test_a_line_that_was_not_finished_is_cut_off(tmp_path):
 def test_a_damaged_list_is_no_clean_slate(tmp_path):
     site(directory=tmp_path).answer(task())
     (tmp_path / "first" / ANSWERED).write_text("nonsense\n")
-    with pytest.raises(RefusedError, match=r"line 1 of answered.txt .* is damaged"):
+    with pytest.raises(RefusedError, match=r"answered.txt .* is damaged: 'nonsense'"):
         site(directory=tmp_path).answer(task())
 
 
