@@ -36,7 +36,7 @@ from fedbilevel.federation.secure_sums.identity import Identity
 from fedbilevel.federation.streaming_mean import RunningMean
 from fedbilevel.federation.sum_record import SumRecord
 from fedbilevel.federation.wire_format import pack, unpack
-from fedbilevel.transforms.fixed_point import Counted
+from fedbilevel.transforms.stages import Sent
 
 SITES = (4, 32)
 SIZES = {"1 KB": 2**8, "1 MB": 2**18, "10 MB": 10 * 2**18}
@@ -85,7 +85,7 @@ class Sites:
         self.uploads = {
             name: Upload(
                 (draw.integers(-(2**14), 2**14, size, np.int32),),
-                Counted((), jnp.ones((), jnp.int32)),
+                Sent(ones=jnp.ones((), jnp.int32)),
             )
             for name in identities
         }

@@ -55,6 +55,7 @@ from .transforms.noise import DeviceNoise, GaussianNoise
 from .transforms.quantise import Quantise
 from .transforms.robust_means import CentredClipping, GeometricMedian, TrimmedMean
 from .transforms.sparsify import RandomK, TopK
+from .transforms.stages import Stage
 from .transforms.transformed import with_transforms
 from .tuning.space import Setting, Space, search_space
 from .tuning.study import Trial
@@ -118,6 +119,7 @@ __all__ = [
     "SimFBO",
     "Simulation",
     "Space",
+    "Stage",
     "Suggestion",
     "Sweep",
     "TopK",

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedbilevel.transforms.clip import clip_to
+from fedbilevel.transforms.protocol import RobustMean
 from fedbilevel.transforms.robust_means import (
     CentredClipping,
     GeometricMedian,
-    Mean,
     TrimmedMean,
 )
 from tests.transforms import attacks
@@ -73,12 +73,12 @@ def flat(update: tuple[jax.Array, dict[str, jax.Array]]) -> Rows:
 
 
 @jax.jit
-def apply(mean: Mean, updates: Any, weights: jax.Array, idle: Any) -> Any:
+def apply(mean: RobustMean, updates: Any, weights: jax.Array, idle: Any) -> Any:
     # The numbers of a mean are arguments, so means of one structure share a program.
     return mean(updates, weights, idle)
 
 
-def mean_of(mean: Mean | None, rows: Rows, weights: Rows | None = None) -> Rows:
+def mean_of(mean: RobustMean | None, rows: Rows, weights: Rows | None = None) -> Rows:
     """Return a mean of rows; None is the plain mean."""
     weights = np.ones(len(rows)) if weights is None else weights
     if mean is None:
@@ -98,7 +98,7 @@ def attack_table() -> dict[tuple[str, float], dict[str, float]]:
         for share in SHARES:
             case = attacked(attack, share)
             radius = float(np.median(norms(case.rows)))
-            means: dict[str, Mean | None] = {
+            means: dict[str, RobustMean | None] = {
                 "plain": None,
                 "trimmed": TrimmedMean(0.4),
                 "median": GeometricMedian(),

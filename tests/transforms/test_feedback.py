@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedbilevel.transforms.compressor import Chain
-from fedbilevel.transforms.feedback import feedback
+from fedbilevel.transforms.feedback import Feedback
 from fedbilevel.transforms.quantise import Quantise
 from fedbilevel.transforms.sparsify import RandomK, TopK
 
@@ -27,7 +27,7 @@ def test_decoded_updates_and_the_memory_add_up_to_all_updates(compressor):
 
     @jax.jit
     def step(update, memory, key):
-        code, memory = feedback(compressor, update, memory, key)
+        code, memory = Feedback(compressor).encode(update, memory, key)
         return compressor.decode(code, update), memory
 
     total = [np.zeros(leaf.shape[1:]) for leaf in updates]
@@ -67,7 +67,7 @@ def descent(with_memory: bool, rounds: int, rate: float = 0.02) -> np.ndarray:
     @jax.jit
     @jax.vmap
     def device(gradient, memory):
-        code, new = feedback(compressor, gradient, memory, jax.random.key(0))
+        code, new = Feedback(compressor).encode(gradient, memory, jax.random.key(0))
         return compressor.decode(code, gradient), new
 
     x, memory = np.ones(3), np.zeros((3, 3))
@@ -96,7 +96,8 @@ def test_compressed_descent_needs_the_memory():
 def test_an_update_that_is_not_finite_is_visible_and_not_remembered(compressor, value):
     update = (jnp.ones(10).at[3].set(value), jnp.ones(2))
     memory = (jnp.full(10, 0.5), jnp.full(2, 0.25))
-    code, new = jax.jit(feedback)(compressor, update, memory, jax.random.key(0))
+    encode = jax.jit(Feedback(compressor).encode)
+    code, new = encode(update, memory, jax.random.key(0))
     decoded = jax.jit(compressor.decode)(code, update)
     assert not all(np.all(np.isfinite(leaf)) for leaf in decoded)
     for leaf, old in zip(new, memory, strict=True):
@@ -106,10 +107,10 @@ def test_an_update_that_is_not_finite_is_visible_and_not_remembered(compressor, 
 @pytest.mark.slow
 def test_a_memory_may_be_wider_than_the_update():
     update, memory = jnp.ones(4, jnp.bfloat16), jnp.full(4, 1e-4, jnp.float32)
-    code, new = feedback(TopK(1.0), update, memory, jax.random.key(0))
+    code, new = Feedback(TopK(1.0)).encode(update, memory, jax.random.key(0))
     assert code.values.dtype == jnp.bfloat16
     np.testing.assert_allclose(new, memory, rtol=1e-2)  # 1 + 1e-4 rounds to 1
 
 
 def test_an_empty_update_has_no_memory():
-    assert feedback(TopK(0.5), (), (), jax.random.key(0)) == ((), ())
+    assert Feedback(TopK(0.5)).encode((), (), jax.random.key(0)) == ((), ())

@@ -24,6 +24,7 @@ from fedbilevel import (
     LocalExamples,
     NoUploadsError,
     Simulation,
+    Upload,
     run,
     with_server_optimiser,
     with_transforms,
@@ -34,7 +35,8 @@ from fedbilevel.engines.device_work import run_device
 from fedbilevel.experiments.schema import Experiment, TransformSettings
 from fedbilevel.mathematics.settings import SettingError
 from fedbilevel.transforms.clip import clip_to
-from fedbilevel.transforms.masking import Contribution, mask_unless_finite
+from fedbilevel.transforms.masking import mask_unless_finite
+from fedbilevel.transforms.stages import Sent
 from tests.engines.test_equality import shards
 from tests.transforms import observed
 from tests.transforms.observed import DEVICES
@@ -75,13 +77,13 @@ def test_a_device_sends_its_noise_and_keeps_its_state(value):
 def test_one_bad_number_masks_all_numbers():
     """Also those beside an update, votes, and a state that is not sent."""
     ones, bad = jnp.ones(2), jnp.array([1.0, jnp.nan])
-    clean = Contribution((ones,), ones, ones)
+    clean = Upload((ones,), Sent(ones, ones))
     states = (ones, ones, 3 * ones)
     for part, private, kept in [
         (clean, states[0], True),
-        (clean._replace(change=(bad,)), ones, False),
-        (clean._replace(beside=bad), ones, False),
-        (clean._replace(votes=bad), ones, False),
+        (clean._replace(update=(bad,)), ones, False),
+        (clean._replace(beside=Sent(bad, ones)), ones, False),
+        (clean._replace(beside=Sent(ones, bad)), ones, False),
         (clean, bad, False),
     ]:
         shown, after = mask_unless_finite(part, private, 3 * ones, ())
@@ -89,8 +91,8 @@ def test_one_bad_number_masks_all_numbers():
             np.testing.assert_array_equal(leaf, ones if kept else 0 * ones)
         np.testing.assert_array_equal(after, private if kept else 3 * ones)
     # The server's own point is public: its run has diverged, and ends.
-    shown, after = mask_unless_finite(clean._replace(change=(bad,)), ones, ones, bad)
-    assert np.isnan(shown.change[0][1])
+    shown, after = mask_unless_finite(clean._replace(update=(bad,)), ones, ones, bad)
+    assert np.isnan(shown.update[0][1])
 
 
 @pytest.mark.parametrize("size", [1e37, 1e38, 3e38])

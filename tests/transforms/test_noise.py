@@ -316,7 +316,7 @@ def test_values_without_a_bound_are_refused_under_noise():
     inner = ALGORITHMS["ShroFBO, unequal steps"]()
     algorithm = with_transforms(inner, Clip(1.0), GaussianNoise(1.0))
     inputs = quadratic.problem(), algorithm, federation.in_memory(), *federation.START
-    message = "sends values beside its update, which GaussianNoise cannot protect"
+    message = "values beside its update, for which GaussianNoise needs a bound"
     with pytest.raises(ValueError, match=message):
         next(run(*inputs, rounds=1))
 

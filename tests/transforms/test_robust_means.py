@@ -13,10 +13,10 @@ from scipy import optimize, stats
 
 from fedbilevel.engines.mean import stacked_mean
 from fedbilevel.mathematics.settings import SettingError
+from fedbilevel.transforms.protocol import RobustMean
 from fedbilevel.transforms.robust_means import (
     CentredClipping,
     GeometricMedian,
-    Mean,
     TrimmedMean,
     weighted_bounds,
     weiszfeld_step,
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 
 
 REFERENCE = json.loads(VALUES.read_text())
-MEANS: dict[str, Mean] = {
+MEANS: dict[str, RobustMean] = {
     "trimmed": TrimmedMean(0.2),
     "median": GeometricMedian(steps=8),
     "centred": CentredClipping(2.0, steps=3),
@@ -43,7 +43,7 @@ UNBOUNDED = {
 every_mean = pytest.mark.parametrize("mean", MEANS.values(), ids=MEANS)
 
 
-def equivalent(name: str, settings: dict[str, Any], rows: Any) -> Mean:
+def equivalent(name: str, settings: dict[str, Any], rows: Any) -> RobustMean:
     """Return the robust mean for the settings of byzfl."""
     if name == "TrMean":
         return partial(apply, TrimmedMean(settings["f"] / len(rows)))
@@ -307,7 +307,7 @@ def test_derivatives(mean):
     if isinstance(mean, GeometricMedian):
         mean = GeometricMedian(steps=60)  # Its start has no derivative.
 
-    def function(mean: Mean, rows: Any, weights: Any) -> Any:
+    def function(mean: RobustMean, rows: Any, weights: Any) -> Any:
         return mean((rows[:, :1], rows[:, 1:]), weights, (jnp.zeros(1), jnp.zeros(2)))
 
     mean = jax.tree.map(jnp.asarray, mean)

@@ -60,7 +60,7 @@ from fedbilevel.mathematics.chacha import secret_key
 from fedbilevel.mathematics.keys import HostKey
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 from fedbilevel.transforms.noise import DeviceNoise
-from fedbilevel.transforms.transformed import has_transforms, noise_of
+from fedbilevel.transforms.transformed import noise_of, transforms_of
 
 if TYPE_CHECKING:
     from fedbilevel.federation.secure_site import SecureAnswers
@@ -459,7 +459,7 @@ def _tensor_work(
 
     Transforms are functions of JAX: their algorithms call PyTorch from there.
     """
-    if problem.view is None or has_transforms(algorithm):
+    if problem.view is None or transforms_of(algorithm):
         return None
     # Imported here: other sites do not need PyTorch.
     from fedbilevel.torch.device_work import TensorWork

@@ -34,7 +34,7 @@ from fedbilevel.torch.devices import (
     TensorDevices,
     TensorExamples,
 )
-from fedbilevel.transforms.transformed import has_transforms
+from fedbilevel.transforms.transformed import transforms_of
 
 
 def prepare_tensors(spec: RunSpec) -> Prepared:
@@ -45,7 +45,7 @@ def prepare_tensors(spec: RunSpec) -> Prepared:
     """
     problem, algorithm = spec.problem, spec.algorithm
     check_algorithm(algorithm)
-    if has_transforms(algorithm):
+    if transforms_of(algorithm):
         raise TypeError(
             "TensorSimulation does not run transforms. Pass engine=Simulation() and "
             "the examples as arrays of NumPy in InMemoryDevices: it calls PyTorch for "

@@ -1,6 +1,5 @@
 """Clipping: limit the norm of each device's update, to fixed or adaptive bounds."""
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -9,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
+from fedbilevel.algorithms.protocol import Upload
+from fedbilevel.data.examples import RandomKey
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.settings import (
     LARGEST_SCALE,
@@ -22,6 +23,7 @@ from fedbilevel.mathematics.settings import (
     register,
 )
 from fedbilevel.transforms.protocol import Bounds, ClipRule
+from fedbilevel.transforms.stages import Exchange, Stage, Work
 
 Quantile = Annotated[tree.Scalar, Range(above=0.0, below=1.0)]
 """A quantile strictly between 0 and 1."""
@@ -45,6 +47,8 @@ class Clip:
 
     norm: Scale
 
+    is_adaptive = False
+
     def __post_init__(self) -> None:
         check_ranges(self)
 
@@ -59,11 +63,6 @@ class Clip:
     def next_bounds(self, bounds: Bounds, below: Bounds) -> Bounds:
         """Return the same bounds."""
         return bounds
-
-    @property
-    def is_adaptive(self) -> bool:
-        """False: the norm is fixed."""
-        return False
 
 
 @register
@@ -82,6 +81,8 @@ class ClipEach:
     """
 
     norms: tuple[tree.Scalar, ...]
+
+    is_adaptive = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.norms, tuple | list) or not self.norms:
@@ -114,11 +115,6 @@ class ClipEach:
     def next_bounds(self, bounds: Bounds, below: Bounds) -> Bounds:
         """Return the same bounds."""
         return bounds
-
-    @property
-    def is_adaptive(self) -> bool:
-        """False: the norms are fixed."""
-        return False
 
 
 @register
@@ -155,6 +151,8 @@ class AdaptiveClip:
     rate: Rate = 0.2
     each: Switch = True
 
+    is_adaptive = True
+
     def __post_init__(self) -> None:
         check_ranges(self)
 
@@ -172,20 +170,39 @@ class AdaptiveClip:
         step = jnp.asarray(self.rate * (below - self.quantile), bounds.dtype)
         return jnp.clip(bounds * jnp.exp(-step), SMALLEST_SCALE, LARGEST_SCALE)
 
-    @property
-    def is_adaptive(self) -> bool:
-        """True: the bounds follow the devices' norms."""
-        return True
 
+def clip_stage(rule: ClipRule, *, clips_again: bool) -> Stage:
+    """Return the stage of a clip.
 
-def norms_of(rule: Any, update: tuple[PyTree, ...]) -> Bounds:
-    """Return the norm of each part of an update.
-
-    Example:
-        >>> norms_of(Clip(1.0), (jnp.array([3.0, 4.0]),)).tolist()
-        [5.0]
+    Args:
+        rule: rule that clips changes on the device.
+        clips_again: True if the server clips again what it has decoded. Noise of
+            devices makes honest changes longer than their bound, and of levels the
+            server knows the sum only.
     """
-    return jnp.stack([_Lengths.of(part).norm for part in rule.split(update)])
+
+    def send(work: Work, exchange: Exchange, key: RandomKey) -> Work:
+        change, beside = work.upload
+        if not jax.tree.leaves(change):
+            return work
+        bounds = exchange.bounds
+        assert bounds is not None, "a phase with changes has bounds"
+        if rule.is_adaptive:
+            norms = jnp.stack([_Lengths.of(part).norm for part in rule.split(change)])
+            votes = jnp.where(norms <= bounds, 0.5, -0.5)
+            beside = beside._replace(votes=votes)
+        return work._replace(upload=Upload(clip_parts(rule, change, bounds), beside))
+
+    def receive(upload: Upload, exchange: Exchange) -> Upload:
+        change, beside = upload
+        if exchange.bounds is None or not clips_again:
+            return upload
+        votes = jax.tree.map(lambda vote: jnp.clip(vote, -0.5, 0.5), beside.votes)
+        return Upload(
+            clip_parts(rule, change, exchange.bounds), beside._replace(votes=votes)
+        )
+
+    return Stage(send, receive)
 
 
 def clip_parts(rule: Any, update: tuple[PyTree, ...], bounds: Bounds) -> Any:
@@ -200,32 +217,8 @@ def clip_parts(rule: Any, update: tuple[PyTree, ...], bounds: Bounds) -> Any:
     _require_floats(update)
     if not jax.tree.leaves(update):
         return update
-    return map_parts(rule, clip_to, update, list(bounds))
-
-
-def map_parts(
-    rule: ClipRule,
-    function: Callable[..., PyTree],
-    update: tuple[PyTree, ...],
-    *others: Sequence[Any],
-) -> Any:
-    """Return an update with a function applied to each part.
-
-    Args:
-        rule: rule that splits the update.
-        function: function from a part, and the part's entry of each other argument, to
-            a tree of the same form.
-        update: update of a device.
-        others: further arguments, a sequence with an entry for each part.
-
-    Example:
-        >>> pair = jnp.ones(1), jnp.ones(2)
-        >>> each, scale = ClipEach((1.0, 1.0)), lambda part, factor: factor * part
-        >>> map_parts(each, scale, pair, [2.0, 3.0])
-        (Array([2.], dtype=float32), Array([3., 3.], dtype=float32))
-    """
-    rows = zip(rule.split(update), *others, strict=True)
-    leaves = jax.tree.leaves([function(*row) for row in rows])
+    parts = map(clip_to, rule.split(update), list(bounds))
+    leaves = jax.tree.leaves(list(parts))
     return jax.tree.unflatten(jax.tree.structure(update), leaves)
 
 

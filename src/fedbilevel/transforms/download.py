@@ -1,23 +1,26 @@
 """Downloads in fewer bytes: a code of the arrays that the server sends."""
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import PyTree, UInt32
+from jaxtyping import PyTree
 
-from fedbilevel.algorithms.protocol import Downlink
+from fedbilevel.algorithms.protocol import Beside, Downlink, Phase, Units, Upload
+from fedbilevel.data.examples import RandomKey
 from fedbilevel.mathematics.settings import Count, check_ranges, register
 from fedbilevel.transforms.compressor import Chain, Compressor, is_floating
 from fedbilevel.transforms.feedback import Feedback
 from fedbilevel.transforms.quantise import Quantise
+from fedbilevel.transforms.random_words import random_seeds
 from fedbilevel.transforms.sparsify import RandomK, TopK
+from fedbilevel.transforms.states import Seed, TransformedState
 
-Seed: TypeAlias = UInt32[jax.Array, "2"]
-"""Two random words, from which the code of an exchange draws."""
 FIRST_SEED = (0, 0)
 """The seed of the first exchange: the server's key is known only after it."""
+NEXT_SEED = 0x5EED
+"""A number folded into the server's key for the seed of the next download."""
 
 
 class Form(NamedTuple):
@@ -133,6 +136,53 @@ class Download:
         decoded, others = iter(self.code.decode(sent.code, like)), iter(sent.others)
         leaves = [next(others if form is None else decoded) for form in coded]
         return jax.tree.unflatten(sent.form.structure, leaves)
+
+    def around(self, phase: Phase) -> Phase:
+        """Return a phase whose devices work from the decoded downlink.
+
+        Its server's state is a `TransformedState` with the seed of the next download.
+        """
+
+        def decoded(function: Any) -> Any:
+            """Return a function whose last argument is the downlink, decoded."""
+            if function is None:
+                return None
+            return lambda *others: function(*others[:-1], self.decode(others[-1]))
+
+        reference, limits = phase.reference, phase.beside
+        units = limits.units
+
+        def broadcast(server: TransformedState) -> CodedDownlink:
+            return self.encode(phase.broadcast(server.inner), server.seed)
+
+        def server(server: TransformedState, mean: Upload, key: RandomKey) -> Any:
+            if reference is not None:
+                exact = reference(phase.broadcast(server.inner))
+                received = reference(self.decode(broadcast(server)))
+                trees = (mean.update, exact, received)
+                # The difference comes first: of two close numbers, it is exact.
+                moved = [
+                    (a - c.astype(a.dtype)) + b.astype(a.dtype)
+                    for a, b, c in zip(*map(jax.tree.leaves, trees), strict=True)
+                ]
+                structure = jax.tree.structure(mean.update)
+                mean = mean._replace(update=jax.tree.unflatten(structure, moved))
+            following = phase.server(server.inner, mean, key)
+            (seed,) = random_seeds(jax.random.fold_in(key, NEXT_SEED), 1)
+            return TransformedState(following, seed=seed)
+
+        return phase._replace(
+            broadcast=broadcast,
+            start=lambda sent, *rest: phase.start(self.decode(sent), *rest),
+            finish=lambda carry, sent, key: phase.finish(carry, self.decode(sent), key),
+            server=server,
+            reference=decoded(reference),
+            beside=Beside(
+                decoded(limits.limit),
+                decoded(limits.gauge),
+                units and Units(decoded(units.narrow), decoded(units.widen)),
+            ),
+        )
 
 
 def _parts(code: Any) -> list[Any]:

@@ -1,17 +1,26 @@
 """Fixed-point numbers: clipped updates as integers, so that sums are exact."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int32, PyTree, UInt32
 
+from fedbilevel.algorithms.protocol import Upload
 from fedbilevel.data.examples import RandomKey
 from fedbilevel.mathematics.settings import STATIC, Range, check_ranges, register
 from fedbilevel.mathematics.tree import Scalar
+from fedbilevel.transforms.noise import DeviceNoise
 from fedbilevel.transforms.random_words import random_seeds, random_shorts
+from fedbilevel.transforms.stages import (
+    Exchange,
+    Piece,
+    Stage,
+    Work,
+    map_pieces,
+)
 
 Bits: TypeAlias = Annotated[int, Range(at_least=2.0, at_most=16.0, whole=True), STATIC]
 """A number of bits; a change compiles another program."""
@@ -20,21 +29,6 @@ NOT_FINITE = np.int32(-(2**31))
 DEVIATIONS = 6.0
 """Standard deviations of a device's noise that levels can represent. One number in
 500 million is beyond and is clipped, which is post-processing of the noised number."""
-
-
-class Counted(NamedTuple):
-    """The values beside an update, and the number 1.
-
-    The sum of these numbers is the sum of the whole shares of the devices, by which
-    the server divides.
-
-    Attributes:
-        beside: values beside the update.
-        ones: 1.
-    """
-
-    beside: PyTree
-    ones: Int32[Array, ""]
 
 
 @register
@@ -147,6 +141,48 @@ class FixedPoint:
         # `parts - low` is exact, whereas `parts + dither` would round the dither.
         rounded = low + (dither < parts - low).astype(low.dtype)
         return jnp.clip(rounded, -end, end).astype(jnp.int32)
+
+
+def fixed_point(fixed: FixedPoint, noise: DeviceNoise | None) -> Stage:
+    """Return the stage that sends levels, of which the server reads the sum.
+
+    Args:
+        fixed: numbers of the levels.
+        noise: noise of devices, which levels represent as well.
+    """
+
+    def reach(piece: Piece) -> Any:
+        if noise is None:
+            return piece.largest
+        deviation = noise.part_of_one * piece.norm / jnp.sqrt(piece.share)
+        return piece.largest + DEVIATIONS * deviation
+
+    def send(work: Work, exchange: Exchange, key: RandomKey) -> Work:
+        key = jax.random.fold_in(key, 0)
+        parts = 0 if exchange.bounds is None else len(exchange.bounds)
+        keys = iter(jax.random.split(key, parts + 2))
+
+        def levels(piece: Piece, value: PyTree) -> PyTree:
+            return fixed.levels(value, reach(piece), next(keys))
+
+        update, beside = map_pieces(levels, exchange, work.upload)
+        sent = Upload(update, beside._replace(ones=jnp.ones((), jnp.int32)))
+        return work._replace(upload=mark_unless_finite(sent, work.upload))
+
+    def receive(upload: Upload, exchange: Exchange) -> Upload:
+        # Devices limit their own levels; one that does not must not matter more.
+        limited: Upload = fixed.limit(upload)
+        ones = jnp.minimum(upload.beside.ones, 1)
+        return limited._replace(beside=limited.beside._replace(ones=ones))
+
+    def release(total: Upload, exchange: Exchange) -> Upload:
+        def values(piece: Piece, levels: PyTree) -> PyTree:
+            return fixed.values(levels, total.beside.ones, reach(piece))
+
+        mean = map_pieces(values, exchange, total)
+        return mean._replace(beside=mean.beside._replace(ones=()))
+
+    return Stage(send, receive, release)
 
 
 def mark_unless_finite(levels: PyTree, numbers: PyTree) -> PyTree:

@@ -1,32 +1,18 @@
-"""The mask of a device's contribution: under noise, no number shows if it is finite."""
-
-from typing import NamedTuple
+"""The mask of a device's upload: under noise, no number shows if it is finite."""
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from fedbilevel.algorithms.protocol import Private
+from fedbilevel.algorithms.protocol import Private, Upload
+from fedbilevel.data.examples import RandomKey
 from fedbilevel.mathematics import arrays
-
-
-class Contribution(NamedTuple):
-    """The numbers of a device in a mean, within their bounds and before their noise.
-
-    Attributes:
-        change: difference between the update and that of an idle device.
-        beside: values beside the update, in the units of `Beside.units`.
-        votes: votes of an adaptive clip.
-    """
-
-    change: PyTree
-    beside: PyTree
-    votes: PyTree
+from fedbilevel.transforms.stages import Exchange, Stage, Work
 
 
 def mask_unless_finite(
-    contribution: Contribution, private: Private, before: Private, idle: PyTree
-) -> tuple[Contribution, Private]:
+    upload: Upload, private: Private, before: Private, idle: PyTree
+) -> tuple[Upload, Private]:
     """Return zeros and the earlier private state, unless all numbers are finite.
 
     Under differential privacy, neither the participants nor the amount of noise may
@@ -38,22 +24,22 @@ def mask_unless_finite(
     diverged for all devices. Then nothing is masked, and the engine ends the run.
 
     Args:
-        contribution: numbers of the device.
+        upload: numbers of the device, within their bounds and before their noise.
         private: private state of the device after its work.
         before: private state before.
         idle: update of an idle device; () for a phase without updates.
 
     Example:
-        >>> broken = Contribution((jnp.ones(2),), jnp.array(jnp.nan), ())
+        >>> broken = Upload((jnp.ones(2),), jnp.array(jnp.nan))
         >>> before, after = jnp.array(7.0), jnp.array(8.0)
         >>> shown, private = mask_unless_finite(broken, after, before, ())
-        >>> shown.change, float(private)
+        >>> shown.update, float(private)
         ((Array([0., 0.], dtype=float32),), 7.0)
     """
-    is_finite = arrays.all_finite((contribution, private))
+    is_finite = arrays.all_finite((upload, private))
     counts = is_finite | ~arrays.all_finite(idle)
-    shown: Contribution = jax.tree.map(
-        lambda leaf: jnp.where(counts, leaf, jnp.zeros_like(leaf)), contribution
+    shown: Upload = jax.tree.map(
+        lambda leaf: jnp.where(counts, leaf, jnp.zeros_like(leaf)), upload
     )
     if _shapes(private) != _shapes(before):
         return shown, private  # The engine refuses it, with a message.
@@ -70,3 +56,14 @@ def mask_unless_finite(
 def _shapes(state: Private) -> object:
     leaves, structure = jax.tree.flatten(state)
     return structure, [jnp.shape(leaf) for leaf in leaves]
+
+
+def _send(work: Work, exchange: Exchange, key: RandomKey) -> Work:
+    upload, private = mask_unless_finite(
+        work.upload, work.private, work.before, exchange.idle
+    )
+    return work._replace(upload=upload, private=private)
+
+
+MASK = Stage(send=_send)
+"""The stage between a clip and noise."""

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax.scipy.special import ndtri
 from jaxtyping import Array, PyTree
 
+from fedbilevel.algorithms.protocol import Upload
 from fedbilevel.data.examples import RandomKey
 from fedbilevel.mathematics.settings import (
     STATIC,
@@ -20,11 +21,13 @@ from fedbilevel.mathematics.settings import (
 )
 from fedbilevel.mathematics.tree import Scalar
 from fedbilevel.transforms.rules import check_rules
-
-VOTES = 0.02
-"""Share of the privacy of an exchange that is spent on the votes of `AdaptiveClip`."""
-BESIDE = 0.08
-"""Share that is spent on the values that an algorithm sends beside its update."""
+from fedbilevel.transforms.stages import (
+    Exchange,
+    Piece,
+    Stage,
+    Work,
+    map_pieces,
+)
 
 TAILS = 0x7A11
 """Number in the keys of the numbers in the tails."""
@@ -125,6 +128,60 @@ class DeviceNoise:
         return part
 
 
+def server_noise(noise: GaussianNoise) -> Stage:
+    """Return the stage that adds noise to the mean.
+
+    A device whose upload does not count is one whose change is zero: the divisor must
+    not depend on the data. The noise on a piece of bound C has the standard deviation
+    multiplier · C · w / √a, where w is the largest share of a device and a the piece's
+    share of the privacy of the exchange.
+    """
+
+    def release(mean: Upload, exchange: Exchange) -> Upload:
+        counted, largest = exchange.shares
+
+        def noised(piece: Piece, value: PyTree, numbers: PyTree) -> PyTree:
+            width = noise.multiplier * largest * piece.norm / jnp.sqrt(piece.share)
+            return jax.tree.map(
+                lambda leaf, number: (
+                    jnp.asarray(counted, leaf.dtype) * leaf
+                    + jnp.asarray(width, leaf.dtype) * number.astype(leaf.dtype)
+                ),
+                value,
+                numbers,
+            )
+
+        return map_pieces(noised, exchange, mean, exchange.normals)
+
+    return Stage(release=release)
+
+
+def device_noise(noise: DeviceNoise) -> Stage:
+    """Return the stage that adds a device's share of the noise.
+
+    If fewer devices than planned added noise, the mean is not finite, so that nothing
+    is published.
+    """
+
+    def send(work: Work, exchange: Exchange, key: RandomKey) -> Work:
+        def noised(piece: Piece, value: PyTree) -> PyTree:
+            size = noise.part_of_one * piece.norm / jnp.sqrt(piece.share)
+            return add_normals(value, size, jax.random.fold_in(key, piece.number))
+
+        return work._replace(upload=map_pieces(noised, exchange, work.upload))
+
+    def release(mean: Upload, exchange: Exchange) -> Upload:
+        counted, largest = exchange.shares
+        enough = counted > (noise.devices - 0.5) * largest
+        factor = jnp.where(enough, counted, jnp.nan)
+        released: Upload = jax.tree.map(
+            lambda leaf: jnp.asarray(factor, leaf.dtype) * leaf, mean
+        )
+        return released
+
+    return Stage(send, release=release)
+
+
 def check_source(noise: Any) -> None:
     """Raise if noise from the seed has a budget.
 
@@ -157,7 +214,7 @@ def standard_normals(like: PyTree, key: RandomKey) -> PyTree:
     leaves, structure = jax.tree.flatten(like)
     keys = jax.random.split(key, max(1, len(leaves)))
     numbers = [
-        normal_numbers(key, leaf.shape, _floating(leaf))
+        normal_numbers(key, leaf.shape, leaf.dtype)
         for key, leaf in zip(keys, leaves, strict=False)
     ]
     return jax.tree.unflatten(structure, numbers)
@@ -185,12 +242,6 @@ def normal_numbers(key: RandomKey, shape: tuple[int, ...], dtype: Any) -> Array:
     distances = -ndtri(rest)
     numbers = jnp.where(numbers > HIGHEST, distances, numbers)
     return jnp.where(numbers < LOWEST, -distances, numbers)
-
-
-def _floating(leaf: Any) -> Any:
-    # Sums of integers have no noise of the server, but numbers of it in their form.
-    is_floating = jnp.issubdtype(leaf.dtype, jnp.floating)
-    return leaf.dtype if is_floating else jnp.float32
 
 
 def add_normals(value: PyTree, deviation: Any, key: RandomKey) -> PyTree:

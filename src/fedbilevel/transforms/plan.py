@@ -4,14 +4,29 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
+from jaxtyping import PyTree
+
+from fedbilevel.algorithms.protocol import Phase
+from fedbilevel.mathematics import tree
+from fedbilevel.transforms.changes import CHANGES, values_beside
+from fedbilevel.transforms.clip import clip_stage
 from fedbilevel.transforms.compressor import Chain, Compressor
 from fedbilevel.transforms.download import Download
 from fedbilevel.transforms.example_noise import ExampleNoise
-from fedbilevel.transforms.feedback import Feedback
-from fedbilevel.transforms.fixed_point import FixedPoint
-from fedbilevel.transforms.noise import DeviceNoise, GaussianNoise
+from fedbilevel.transforms.feedback import Feedback, code_stage
+from fedbilevel.transforms.fixed_point import FixedPoint, fixed_point
+from fedbilevel.transforms.masking import MASK
+from fedbilevel.transforms.noise import (
+    DeviceNoise,
+    GaussianNoise,
+    device_noise,
+    server_noise,
+)
 from fedbilevel.transforms.protocol import AnyTransform, ClipRule, RobustMean
 from fedbilevel.transforms.rules import check_rules
+from fedbilevel.transforms.stages import Stage, Staged
 
 ORDER = (
     "Download, ExampleNoise, a clip, DeviceNoise, FixedPoint or codes such as "
@@ -28,6 +43,7 @@ class Plan(NamedTuple):
         example_noise: clip and noise by example, in the oracles of a device.
         clip: rule that clips updates on the device and again on the server.
         device_noise: noise that a device adds to its clipped update.
+        staged: transforms of other types, in their order.
         code: code of an update; several codes are a chain.
         fixed_point: rounding of an update to integers that can be summed.
         mean: robust mean in place of the weighted mean.
@@ -38,6 +54,7 @@ class Plan(NamedTuple):
     example_noise: ExampleNoise | None = None
     clip: Any = None
     device_noise: DeviceNoise | None = None
+    staged: tuple[Staged, ...] = ()
     code: Any = None
     fixed_point: FixedPoint | None = None
     mean: RobustMean | None = None
@@ -55,8 +72,46 @@ class Plan(NamedTuple):
 
     @property
     def changes_uploads(self) -> bool:
-        """True if there are transforms besides `ExampleNoise`."""
-        return any(part is not None for part in self._replace(example_noise=None))
+        """True if there are transforms besides `Download` and `ExampleNoise`."""
+        return self._replace(download=None, example_noise=None) != Plan()
+
+    @property
+    def is_adaptive(self) -> bool:
+        """True if the server's state has the bounds of the clip."""
+        return self.clip is not None and bool(self.clip.is_adaptive)
+
+    @property
+    def has_memory(self) -> bool:
+        """True if the devices' private states have the errors of codes."""
+        return isinstance(self.code, Feedback)
+
+    def form_of_changes(self, idle: PyTree) -> Any:
+        """Return zeros in the form of changes from an idle update.
+
+        Changes within bounds are in single precision at least, since their means are
+        not added to a large point before noise.
+        """
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), idle)
+        return zeros if self.bounding is None else tree.at_least_single(zeros)
+
+    def stages_of(self, phase: Phase) -> list[Stage]:
+        """Return the stages of a phase's uploads, in the order of devices."""
+        # Noise makes honest changes longer than their bound; levels come as a sum.
+        again = self.device_noise is None and self.fixed_point is None
+        is_bounded = self.bounding is not None
+        values = values_beside(phase.beside, is_bounded=is_bounded, clips_again=again)
+        stages = (
+            CHANGES,
+            values,
+            self.clip and clip_stage(self.clip, clips_again=again),
+            self.noise and MASK,
+            self.device_noise and device_noise(self.device_noise),
+            *(transform.stage() for transform in self.staged),
+            self.code and code_stage(self.code),
+            self.fixed_point and fixed_point(self.fixed_point, self.device_noise),
+            self.server_noise and server_noise(self.server_noise),
+        )
+        return [stage for stage in stages if isinstance(stage, Stage)]
 
 
 def plan_of(transforms: Sequence[AnyTransform]) -> Plan:
@@ -79,22 +134,16 @@ def plan_of(transforms: Sequence[AnyTransform]) -> Plan:
         transforms in the order: Download, ExampleNoise, a clip, DeviceNoise, FixedPoint
         or codes such as Quantise, a robust mean or GaussianNoise.
     """
-    fields = [_field(transform) for transform in transforms]
-    by_field = {
-        field: tuple(
-            transform
-            for transform, other in zip(transforms, fields, strict=True)
-            if other == field
-        )
-        for field in fields
-    }
-    check_rules(names_of(transforms), "with_transforms: ")
+    names = names_of(transforms)
+    check_rules(names, "with_transforms: ")
+    fields = [field for field, _ in names]
     _check_order(transforms, fields)
-    values: dict[str, Any] = {
-        field: _chain(same) if field == "code" else same[0]
-        for field, same in by_field.items()
-    }
-    return Plan(**values)
+    values: dict[str, Any] = dict(zip(fields, transforms, strict=True))
+    codes = tuple(each for each in transforms if _field(each) == "code")
+    staged = tuple(each for each in transforms if _field(each) == "staged")
+    if codes:
+        values["code"] = _chain(codes)
+    return Plan(**{**values, "staged": staged})
 
 
 def names_of(transforms: Sequence[AnyTransform]) -> list[tuple[str, str]]:
@@ -114,6 +163,7 @@ _BEFORE = {
     "it has decoded",
     "code": "Devices encode updates before the server averages them",
     "device_noise": "Devices add noise before they round",
+    "staged": "Codes are the last step of devices",
 }
 """The reason why a transform comes before those of later fields."""
 
@@ -162,6 +212,8 @@ def _field(transform: AnyTransform) -> str:
         return "code"
     if isinstance(transform, RobustMean):
         return "mean"
+    if isinstance(transform, Staged):
+        return "staged"
     raise TypeError(
         f"with_transforms: {transform!r} is no transform. Pass objects such as "
         "Clip(1.0) and Quantise()."

@@ -50,7 +50,7 @@ class TopK:
 
     The error is at most that of random entries: ‖C(u) − u‖² ≤ (1 − share) ‖u‖² for
     each array u (Stich et al., 2018, lemma A.1), with equality if all magnitudes are
-    equal. The code is biased, so use error feedback (`feedback`). NaN and infinity
+    equal. The code is biased, so use error feedback (`Feedback`). NaN and infinity
     count as the largest magnitudes. Positions are 16-bit integers in an array of at
     most 65,536 entries, otherwise 32-bit integers.
 
