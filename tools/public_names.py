@@ -55,7 +55,7 @@ def public_names(source: Path = SOURCE) -> Iterator[str]:
             yield f"{module}.{name}"
     for whole in WHOLE:
         path = source.joinpath(*whole.split("."))
-        if (path / "__init__.py").exists() and _listed(path / "__init__.py"):
+        if any(map(_listed, path.glob("__init__.py*"))):
             continue
         for file in sorted(path.rglob("*.py")) or [path.with_suffix(".py")]:
             module = ".".join(file.relative_to(source).with_suffix("").parts)

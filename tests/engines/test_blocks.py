@@ -233,14 +233,15 @@ def test_rounds_of_other_sizes_and_mistakes_come_where_they_would(tmp_path):
     for number, (reports, actual) in seen[6].items():
         assert reports == seen[1][number][0]
         assert_near(actual, seen[1][number][1])
+    # The last whole round before the mistake has a checkpoint too.
     (last,) = start_run(
         start=resume,
-        rounds=12,
+        rounds=13,
         every=100,
         participation=choose,
         checkpoints=Checkpoints(tmp_path / "6", every=4),
     )
-    assert last.number == 11
+    assert last.number == 12
 
 
 @pytest.mark.slow

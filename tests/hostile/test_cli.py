@@ -34,7 +34,10 @@ FILES = {
         AUTO.replace("2", "-3"),
         "at least 1, not -3",
     ),
-    "one round of auto": (AUTO.replace("2", "1"), "give at least 2, not 1"),
+    "one round of auto": (
+        AUTO.replace("2", "1"),
+        "at least 2 (the first round only measures), not 1",
+    ),
     "too many rounds": (AUTO.replace("2", "9" * 23), "at most 2147483647"),
     "a seed of 33 bits": (f"{AUTO}seed = {2**32}", "at least 0 and at most 4294967295"),
     "a seed below zero": (f"{AUTO}seed = -1", "at least 0 and at most 4294967295"),

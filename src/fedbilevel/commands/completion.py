@@ -92,7 +92,7 @@ def whole_command_line() -> argparse.ArgumentParser:
 
     Example:
         >>> whole_command_line().parse_args(["run", "a.toml", "--rounds", "3"]).rounds
-        '3'
+        3
     """
     # Here, as that module imports this one.
     from fedbilevel.__main__ import COMMANDS

@@ -385,7 +385,7 @@ def check_ranges(settings: Any) -> None:
         Traceback (most recent call last):
         ...
         fedbilevel.mathematics.settings.SettingError: WarmStart: exchanges is 0,
-        expected a whole number, at least 1.
+        expected a whole number, at least 1 and at most 100000.
     """
     owner = type(settings).__name__
     for name, value, declaration in declared_values(settings):

@@ -13,6 +13,7 @@ from fedbilevel.experiments.schema import Auto, Experiment
 from fedbilevel.experiments.schema.registry import AUTO, TABLES, name_of
 from fedbilevel.mathematics.optax_optimiser import OptaxOptimiser
 from fedbilevel.mathematics.optax_schedule import OptaxSchedule
+from fedbilevel.mathematics.settings import unmarked
 
 
 def write_experiment(experiment: Experiment, file: Path) -> None:
@@ -113,7 +114,8 @@ def _tables(experiment: Experiment) -> dict[str, Any]:
 
 def _fields(value: Any) -> dict[str, Any]:
     values = {
-        item.name: plain(getattr(value, item.name), item.type) for item in fields(value)
+        item.name: plain(getattr(value, item.name), unmarked(item.type))
+        for item in fields(value)
     }
     # TOML has no null: a key without a value is omitted.
     return {k: v for k, v in values.items() if v is not None}
