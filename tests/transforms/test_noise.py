@@ -4,6 +4,7 @@
 """
 
 import logging
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -21,6 +22,7 @@ from fedbilevel import (
     ClipEach,
     DebugSimulation,
     DeviceNoise,
+    ExampleNoise,
     FedBiO,
     Feedback,
     FullParticipation,
@@ -34,11 +36,13 @@ from fedbilevel import (
     Quantise,
     Simulation,
     UniformSample,
+    WarmStart,
     resume,
     run,
     sweep,
     with_transforms,
 )
+from fedbilevel.algorithms import register
 from fedbilevel.data.examples import one_device
 from fedbilevel.engines.preparation import RunSpec, prepare
 from fedbilevel.engines.run import rounds_of
@@ -202,6 +206,38 @@ def test_every_round_reports_its_epsilon(participation, sampling):
     for number, result in enumerate(rounds):
         expected = spent({release: number + 1}, 1e-6)
         assert result.epsilon == pytest.approx(expected, rel=1e-12)
+
+
+@register
+@dataclass(frozen=True)
+class WithOpening:
+    """An algorithm around another, with a warm start of its own."""
+
+    algorithm: Any
+
+    def init(self, problem, x, y):
+        return self.algorithm.init(problem, x, y)
+
+    def opening(self, problem):
+        warm_start = WarmStart(0.1, exchanges=2).phases(problem)
+        return (*warm_start, *self.algorithm.phases(problem))
+
+    def phases(self, problem):
+        return self.algorithm.phases(problem)
+
+
+@pytest.mark.parametrize(
+    "noise", [(Clip(1.0), GaussianNoise(9.0)), (ExampleNoise(1.0, 9.0),)]
+)
+def test_exchanges_around_the_noise_are_refused(noise):
+    inner = FedBiO(0.1, batch_size=2)
+    algorithm = WithOpening(with_transforms(inner, *noise))
+    inputs = noisy.devices(), *noisy.START
+    with pytest.raises(ValueError, match=r"is added around with_transforms"):
+        list(run(noisy.PROBLEM, algorithm, *inputs, rounds=1))
+    algorithm = with_transforms(WithOpening(inner), *noise)
+    (last,) = run(noisy.PROBLEM, algorithm, *inputs, rounds=1)
+    assert last.epsilon > 0
 
 
 def test_a_sample_with_uneven_weights_is_not_amplified():

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float
 
 from fedbilevel.algorithms.protocol import FederatedAlgorithm, Phase, Private
+from fedbilevel.algorithms.wrapper import find_layer
 from fedbilevel.data.devices import Devices, InMemoryDevices, SizedDevices
 from fedbilevel.data.examples import DeviceData
 from fedbilevel.engines.example_releases import BatchUse, batch_uses
@@ -35,7 +36,7 @@ from fedbilevel.privacy.library import dp_accounting
 from fedbilevel.transforms.example_noise import ExampleNoise
 from fedbilevel.transforms.noise import DeviceNoise
 from fedbilevel.transforms.private_batches import Level
-from fedbilevel.transforms.transformed import noise_of
+from fedbilevel.transforms.transformed import Transformed, noise_of
 
 
 class Ledger(NamedTuple):
@@ -261,10 +262,11 @@ def spending_of(
     if isinstance(noise, DeviceNoise):
         fewest = noise.devices
         _check_device_noise(noise, engine, weights, job.cohort_size)
-    means = _noised(algorithm.phases(problem))
+    _refuse_added_phases(algorithm, problem)
+    means = len(algorithm.phases(problem))
     return spending_of_means(
         float(noise.multiplier),
-        _noised(algorithm.opening(problem)) or means,
+        len(algorithm.opening(problem)) or means,
         means,
         sampling_of(participation, engine, weights, state.private),
         noise.delta,
@@ -298,6 +300,7 @@ def exchange_uses(
                 )
         return [known[id(phase)] for phase in phases]
 
+    _refuse_added_phases(algorithm, problem)
     usual = uses_of(algorithm.phases(problem))
     return uses_of(algorithm.opening(problem)) or usual, usual
 
@@ -386,8 +389,25 @@ def _check_device_noise(
         )
 
 
-def _noised(phases: Any) -> int:
-    return sum(phase.aggregation.release is not None for phase in phases)
+def _refuse_added_phases(
+    algorithm: FederatedAlgorithm, problem: BilevelProblem
+) -> None:
+    """Raise if a wrapper of the algorithm with noise has phases of its own."""
+
+    def names(layer: FederatedAlgorithm) -> dict[str, None]:
+        phases = *layer.opening(problem), *layer.phases(problem)
+        return dict.fromkeys(phase.name for phase in phases)
+
+    noised = find_layer(algorithm, Transformed)
+    assert noised is not None, "an algorithm with noise has transforms"
+    within = names(noised)
+    for name in names(algorithm):
+        if name not in within:
+            raise ValueError(
+                f"Phase {name!r} is added around with_transforms, so its uploads have "
+                "no noise, and ε would not count them. Pass the algorithm that adds it "
+                "to with_transforms."
+            )
 
 
 def sampling_of(
