@@ -3,31 +3,42 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 import jax
 from jaxtyping import Bool, Float, PyTree
 
-from fedbilevel.algorithms import queries
 from fedbilevel.algorithms.adjoint import (
     AdjointPoint,
     descend,
     directions,
     initial_point,
 )
+from fedbilevel.algorithms.auto_measurements import (
+    HALF,
+    LIMITS,
+    Measurements,
+    Report,
+    Shared,
+    bend,
+    curvature_along,
+    curvature_query,
+    measure,
+    number,
+    ran_away,
+    unit,
+)
 from fedbilevel.algorithms.guard import Guard, judge, new_guard
 from fedbilevel.algorithms.optional import Conflict
-from fedbilevel.algorithms.protocol import Beside, Downlink, Info, Phase, Units, Upload
+from fedbilevel.algorithms.protocol import Downlink, Info, Phase, Upload
 from fedbilevel.algorithms.sampling import draw_samples
 from fedbilevel.algorithms.settling import Settling, new_settling, observe
 from fedbilevel.data.examples import DeviceData, RandomKey
-from fedbilevel.mathematics import arrays, keys, loops, schedules, tree
+from fedbilevel.mathematics import arrays, keys, schedules, tree
 from fedbilevel.mathematics.arrays import Array
 from fedbilevel.mathematics.hypergradients import Samples
 from fedbilevel.mathematics.optax_optimiser import OptaxOptimiser
-from fedbilevel.mathematics.power_iteration import curvature_of
-from fedbilevel.mathematics.problem import Batch, BilevelProblem, Lower, Upper
+from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 from fedbilevel.mathematics.settings import (
     STATIC,
     BatchSize,
@@ -47,20 +58,8 @@ FORGETTING = 0.9
 """Weight of the earlier curvature in its average, if it was larger than the latest."""
 SETTLING = 5
 """Least number of rounds without a check of the loss, while y moves to y*(x)."""
-OPENING_BATCHES = 4
-"""Batches of each device whose curvature is measured before the first step."""
-LOG_RANGE = 88.0
-"""Under differential privacy, the largest logarithm of a squared curvature."""
-LOSS_RANGE = 10.0
-"""Under differential privacy, the largest logarithm of 1 + loss."""
-GROWTH = 1.5
-"""Under differential privacy, the factor by which votes change the curvature."""
-FEW = 0.25
-"""Under differential privacy, the share of votes that must not be noise."""
 MOST_BROKEN = 0.1
 """Weight of devices with diverging local steps up to which a run never steps back."""
-HALF = 0.5
-"""Weight of devices with diverging local steps above which a run always steps back."""
 
 SETBACK = (
     "the upper loss or the local steps diverged. The run continues from its last good "
@@ -138,39 +137,11 @@ class Work(NamedTuple):
     point: AdjointPoint
     direction: Upper
     step: schedules.Step
-    shared: "Shared"
-    measured: "Measurements"
+    shared: Shared
+    measured: Measurements
     first: Float[Array, ""]
     longest: Float[Array, ""]
     sound: Bool[Array, ""]
-
-
-class Shared(NamedTuple):
-    """Values that the server sends to all devices together with the point.
-
-    Attributes:
-        curvature: L, from which rates are computed.
-        shrinkage: factor of all rates.
-        level: level of the loss, for comparison with the devices' losses.
-    """
-
-    curvature: Float[Array, ""]
-    shrinkage: Float[Array, ""]
-    level: Float[Array, ""]
-
-
-class Measurements(NamedTuple):
-    """Measurements of a device in an exchange.
-
-    Attributes:
-        loss: f(x, y) on a batch, at the point it received.
-        curvature: largest curvature of g on a batch over L, to the fourth power.
-        bend: zᵀ H z at the last step; in the mean, the vote on its sign.
-    """
-
-    loss: Float[Array, ""]
-    curvature: Float[Array, ""]
-    bend: Float[Array, ""]
 
 
 @register
@@ -300,48 +271,10 @@ class AutoFedBiO:
 
     def opening(self, problem: BilevelProblem) -> tuple[Phase, ...]:
         """Return a first round that measures the curvature and moves nothing."""
-
-        def answer(
-            downlink: tuple[Upper, Lower], data: DeviceData, key: RandomKey
-        ) -> Float[Array, ""]:
-            batches = data.lower.draw(key, self.batch_size, OPENING_BATCHES)
-            probes = keys.split(keys.key_of(0, like=key), OPENING_BATCHES)
-
-            def curvature(batch: Batch, probe: RandomKey) -> Float[Array, ""]:
-                hessian = partial(problem.hessian_product, *downlink, batch)
-                return curvature_of(hessian, downlink[1], probe)
-
-            # A loop, so that the product is compiled once for any number of batches.
-            curvatures = loops.map_each(curvature, batches, probes)
-            return _number(arrays.mean(curvatures**2))
-
-        measure = queries.ask(
-            "curvature",
-            lambda server: (server.x, server.y),
-            answer,
-            lambda server, mean, key: server._replace(
-                curvature=_number(arrays.sqrt(mean))
-            ),
-        )
-        measure = measure._replace(
-            beside=Beside(
-                limit=lambda beside, downlink: arrays.maximum(beside, 0.0),
-                gauge=lambda beside, downlink: (arrays.sqrt(beside),),
-                units=Units(
-                    narrow=lambda beside, downlink: _logarithm(beside),
-                    widen=lambda mean, downlink: _exponential(mean),
-                ),
-            ),
-        )
-        return (measure,)
+        return (curvature_query(problem, self.batch_size),)
 
     def phases(self, problem: BilevelProblem) -> tuple[Phase, ...]:
         """Return the exchange: local steps on y and z, then an average."""
-
-        def broadcast(server: AutoState) -> Downlink:
-            guard = server.guard
-            shared = Shared(server.curvature, guard.shrinkage, guard.level)
-            return AdjointPoint(server.x, server.y, server.adjoint), server.step, shared
 
         def start(
             downlink: Downlink, private: Any, data: DeviceData, key: RandomKey
@@ -350,14 +283,14 @@ class AutoFedBiO:
             samples = draw_samples(data, key, self.batch_size)
             # Every exchange has another probe, the same on every device.
             probe = keys.fold_in(keys.key_of(1, like=key), t)
-            measured = _measure(problem, point, samples, shared.curvature, probe)
+            measured = measure(problem, point, samples, shared.curvature, probe)
             zero_x, zero = tree.scale(0.0, point.x), arrays.number(0.0, measured.loss)
             sound = arrays.constant(True, like=point)
             work = Work(point, zero_x, t, shared, measured, zero, zero, sound)
             first = self._advance(problem, work, samples)
-            along = _along_step(problem, point, first.point.y, samples)
+            along = curvature_along(problem, point, first.point.y, samples)
             curvature = arrays.maximum(
-                measured.curvature, (along / _unit(shared.curvature)) ** 4
+                measured.curvature, (along / unit(shared.curvature)) ** 4
             )
             measured = first.measured._replace(curvature=curvature)
             return first._replace(measured=measured, first=first.longest)
@@ -366,121 +299,16 @@ class AutoFedBiO:
             samples = draw_samples(data, key, self.batch_size)
             return self._advance(problem, work, samples)
 
-        def finish(
-            work: Work, downlink: Downlink, key: RandomKey
-        ) -> tuple[Upload, tuple[()], Info]:
-            received, _, _ = downlink
-            end = work.direction, work.point.y, work.point.adjoint
-            begin = tree.scale(0.0, received.x), received.y, received.adjoint
-            # If examples, or the loss at the received point, are not finite, the cause
-            # is this device: the engine excludes it and names it, or noise masks it.
-            # Otherwise the steps diverged.
-            sound = work.sound & arrays.all_finite((work.measured.loss, work.first))
-            broken = sound & ~arrays.all_finite((end, work.measured))
-            # Diverging steps give no measurement; the neutral values keep L.
-            measured = work.measured._replace(
-                curvature=arrays.where(broken, 1.0, work.measured.curvature),
-                bend=arrays.where(broken, 0.0, work.measured.bend),
-            )
-            end = jax.tree.map(lambda a, b: arrays.where(broken, a, b), begin, end)
-            steps = arrays.stack([work.first, work.longest])
-            steps = arrays.where(broken, 0.0, steps)
-            loss = arrays.where(sound, measured.loss, math.nan)
-            measured = measured._replace(loss=loss)
-            upload = Upload(end, (measured, steps, _number(broken)))
-            return upload, (), {"loss": work.measured.loss}
-
-        def limit(beside: PyTree, downlink: Downlink) -> PyTree:
-            measured, steps, broken = beside
-            measured = measured._replace(
-                curvature=arrays.maximum(measured.curvature, 0.0),
-                bend=arrays.sign(measured.bend),
-            )
-            return measured, arrays.maximum(steps, 0.0), arrays.clip(broken, 0.0, 1.0)
-
-        def server(server: AutoState, mean: Upload, key: RandomKey) -> AutoState:
-            (along, y, z), (measured, steps, broken) = mean
-            moved = self._move(server, along, y, z, measured)
-            before = (server.x, server.y, server.adjoint, server.moments)
-            guard, exploded = judge(
-                server.guard,
-                before,
-                measured.loss,
-                warm=(self._progress(server.step) > WARM_UP)
-                & (server.step >= SETTLING * self.local_steps),
-                broken=(broken > HALF) | _ran_away(steps, server.y),
-                doubtful=broken > MOST_BROKEN,
-            )
-            x, y, z, moments = guard.good
-            back = moved._replace(
-                x=x,
-                y=y,
-                adjoint=z,
-                moments=moments,
-                lower_velocity=tree.scale(0.0, moved.lower_velocity),
-                adjoint_velocity=tree.scale(0.0, moved.adjoint_velocity),
-                guard=guard,
-            )
-            state: AutoState = arrays.select(
-                exploded, back, moved._replace(guard=guard)
-            )
-            return state._replace(settling=self._observe(server, state))
-
-        def reference(downlink: Downlink) -> tuple[PyTree, ...]:
-            point, _, _ = downlink
-            return tree.zeros_like(point.x), point.y, point.adjoint
-
-        def gauge(beside: PyTree, downlink: Downlink) -> tuple[PyTree, ...]:
-            measured, steps, _ = beside
-            _, _, shared = downlink
-            # An honest loss may be many times the others if these are small. Relative
-            # to the level of losses before x moved, it is not.
-            loss = (arrays.absolute(measured.loss) + shared.level) / _unit(shared.level)
-            return measured.curvature**0.25, steps, loss
-
-        def narrow(beside: PyTree, downlink: Downlink) -> PyTree:
-            # Votes have bounds, and noise below a threshold does not change them. The
-            # noise of a measured curvature would raise L in every round, since L
-            # rises at once and decays slowly.
-            measured, steps, broken = beside
-            point, _, _ = downlink
-            loss = arrays.sign(measured.loss) * arrays.log1p(
-                arrays.absolute(measured.loss)
-            )
-            diverged = arrays.maximum(broken, _number(_ran_away(steps, point.y)))
-            votes = (
-                _number(measured.curvature > GROWTH**4),
-                _number(measured.curvature < GROWTH**-4),
-                _number(measured.bend < 0),
-                diverged,
-            )
-            return loss / LOSS_RANGE, arrays.stack(votes) / 2
-
-        def widen(mean: PyTree, downlink: Downlink) -> PyTree:
-            loss, votes = LOSS_RANGE * mean[0], 2 * mean[1]
-            larger, smaller, negative, diverged = votes
-            measured = Measurements(
-                loss=arrays.sign(loss) * arrays.expm1(arrays.absolute(loss)),
-                curvature=arrays.where(
-                    larger > FEW,
-                    GROWTH**4,
-                    arrays.where(smaller > 1.0 - FEW, GROWTH**-4, 1.0),
-                ),
-                bend=HALF - negative,
-            )
-            broken = arrays.where(diverged > FEW, diverged, 0.0)
-            return measured, 0 * votes[:2], broken
-
         phase = Phase(
             name="local steps",
             steps=self.local_steps - 1,  # `start` makes the first step
-            broadcast=broadcast,
+            broadcast=_broadcast,
             start=start,
             step=step,
-            finish=finish,
-            server=server,
-            reference=reference,
-            beside=Beside(limit, gauge, Units(narrow, widen)),
+            finish=_finish,
+            server=self._conclude,
+            reference=_reference,
+            beside=LIMITS,
         )
         return (phase,)
 
@@ -491,17 +319,44 @@ class AutoFedBiO:
         rates = AdjointPoint(0.0, self.lower_rate * rate, self.adjoint_rate * rate)
         next_point = descend(point, rates, along, None)._replace(x=point.x)
         direction = tree.add_scaled(direction, 1.0 / self.local_steps, along.x)
-        length = _number(tree.squared_norm(tree.subtract(next_point.y, point.y)))
+        length = number(tree.squared_norm(tree.subtract(next_point.y, point.y)))
         return Work(
             next_point,
             direction,
             t + 1,
             shared,
-            measured._replace(bend=_bend(problem, point, samples)),
+            measured._replace(bend=bend(problem, point, samples)),
             work.first,
             arrays.maximum(length, work.longest),
             work.sound & arrays.all_finite(samples),
         )
+
+    def _conclude(self, server: AutoState, mean: Upload, key: RandomKey) -> AutoState:
+        """Return the state after a round: moved, or the last good one."""
+        (along, y, z), (measured, steps, broken) = mean
+        moved = self._move(server, along, y, z, measured)
+        before = (server.x, server.y, server.adjoint, server.moments)
+        guard, exploded = judge(
+            server.guard,
+            before,
+            measured.loss,
+            warm=(self._progress(server.step) > WARM_UP)
+            & (server.step >= SETTLING * self.local_steps),
+            broken=(broken > HALF) | ran_away(steps, server.y),
+            doubtful=broken > MOST_BROKEN,
+        )
+        x, y, z, moments = guard.good
+        back = moved._replace(
+            x=x,
+            y=y,
+            adjoint=z,
+            moments=moments,
+            lower_velocity=tree.scale(0.0, moved.lower_velocity),
+            adjoint_velocity=tree.scale(0.0, moved.adjoint_velocity),
+            guard=guard,
+        )
+        state: AutoState = arrays.select(exploded, back, moved._replace(guard=guard))
+        return state._replace(settling=self._observe(server, state))
 
     def _move(
         self,
@@ -537,7 +392,7 @@ class AutoFedBiO:
             moments=moments,
             lower_velocity=lower_velocity,
             adjoint_velocity=adjoint_velocity,
-            curvature=_unit(server.curvature) * _number(ratio) ** 0.25,
+            curvature=unit(server.curvature) * number(ratio) ** 0.25,
         )
 
     def _observe(self, before: AutoState, after: AutoState) -> Settling:
@@ -588,7 +443,7 @@ class AutoFedBiO:
         )
 
     def _progress(self, t: schedules.Step) -> Float[Array, ""]:
-        return _number(t) / (self.local_steps * self.rounds)
+        return number(t) / (self.local_steps * self.rounds)
 
     def _adam(self, rate: tree.Scalar) -> OptaxOptimiser:
         # Hypergradients may be tiny; a larger eps would suppress their steps.
@@ -596,68 +451,35 @@ class AutoFedBiO:
         return OptaxOptimiser("adam", numbers, ())
 
 
-def _measure(
-    problem: BilevelProblem,
-    point: AdjointPoint,
-    samples: Samples,
-    level: Float[Array, ""],
-    key: RandomKey,
-) -> Measurements:
-    (batch,) = samples.curvature
-    hessian = partial(problem.hessian_product, point.x, point.y, batch)
-    return Measurements(
-        loss=_number(problem.upper_loss(point.x, point.y, samples.upper)),
-        # Without the division, fourth powers would overflow single precision.
-        curvature=(_number(curvature_of(hessian, point.y, key)) / _unit(level)) ** 4,
-        bend=arrays.number(0.0, like=level),  # set by each local step
+def _broadcast(server: AutoState) -> Downlink:
+    guard = server.guard
+    shared = Shared(server.curvature, guard.shrinkage, guard.level)
+    return AdjointPoint(server.x, server.y, server.adjoint), server.step, shared
+
+
+def _reference(downlink: Downlink) -> tuple[PyTree, ...]:
+    point, _, _ = downlink
+    return tree.zeros_like(point.x), point.y, point.adjoint
+
+
+def _finish(
+    work: Work, downlink: Downlink, key: RandomKey
+) -> tuple[Upload, tuple[()], Info]:
+    received, _, _ = downlink
+    end = work.direction, work.point.y, work.point.adjoint
+    begin = tree.scale(0.0, received.x), received.y, received.adjoint
+    # If examples, or the loss at the received point, are not finite, the cause is this
+    # device: the engine excludes it and names it, or noise masks it. Otherwise the
+    # steps diverged.
+    sound = work.sound & arrays.all_finite((work.measured.loss, work.first))
+    broken = sound & ~arrays.all_finite((end, work.measured))
+    # Diverging steps give no measurement; the neutral values keep L.
+    measured = Measurements(
+        loss=arrays.where(sound, work.measured.loss, math.nan),
+        curvature=arrays.where(broken, 1.0, work.measured.curvature),
+        bend=arrays.where(broken, 0.0, work.measured.bend),
     )
-
-
-def _bend(
-    problem: BilevelProblem, point: AdjointPoint, samples: Samples
-) -> Float[Array, ""]:
-    """Return zᵀ H z; XLA reuses the Hessian product of the step on z."""
-    (batch,) = samples.curvature
-    x, y, z = point
-    return _number(tree.inner(z, problem.hessian_product(x, y, batch, z)))
-
-
-def _along_step(
-    problem: BilevelProblem, point: AdjointPoint, y: Lower, samples: Samples
-) -> Float[Array, ""]:
-    """Return the curvature between two points: far from y*, it may be 0 at both."""
-    x, before, _ = point
-    change = tree.subtract(
-        problem.lower_gradient(x, y, samples.lower),
-        problem.lower_gradient(x, before, samples.lower),
-    )
-    length = _number(tree.squared_norm(tree.subtract(y, before)))
-    ratio = _number(tree.squared_norm(change)) / arrays.where(length > 0, length, 1.0)
-    return arrays.sqrt(arrays.where(length > 0, ratio, 0))
-
-
-def _ran_away(steps: Float[Array, "2"], y: Lower) -> Bool[Array, ""]:
-    """Return whether a step on y was ten times y and a hundred times the first step."""
-    first, longest = steps
-    far = longest > 100.0 * _number(tree.squared_norm(y))
-    # Compared with a first step of length 0, as at y*(x), every step is infinite.
-    diverged: Bool[Array, ""] = far & (first > 0) & (longest > 1e4 * first)
-    return diverged
-
-
-def _logarithm(value: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """Return the logarithm of a number, in units of `LOG_RANGE`."""
-    return arrays.log(arrays.maximum(value, math.exp(-LOG_RANGE))) / LOG_RANGE
-
-
-def _exponential(value: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    return arrays.exp(LOG_RANGE * arrays.clip(value, -1.0, 1.0))
-
-
-def _unit(level: Float[Array, ""]) -> Float[Array, ""]:
-    return arrays.where(level > 0, level, 1.0)
-
-
-def _number(value: Any) -> Array:
-    """Return a number in JAX's default precision, or a tensor."""
-    return arrays.number(value, like=value)
+    end = jax.tree.map(lambda a, b: arrays.where(broken, a, b), begin, end)
+    steps = arrays.where(broken, 0.0, arrays.stack([work.first, work.longest]))
+    upload = Upload(end, Report(measured, steps, number(broken)))
+    return upload, (), {"loss": work.measured.loss}
