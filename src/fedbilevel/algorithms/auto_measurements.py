@@ -1,4 +1,4 @@
-"""What devices measure for `AutoFedBiO`, and the limits of what they may report."""
+"""Measurements of devices for `AutoFedBiO`, and the limits of their values."""
 
 import math
 from functools import partial
@@ -59,7 +59,7 @@ class Measurements(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What a device reports beside its update.
+    """Measurements that a device reports beside its update.
 
     Attributes:
         measured: measurements.

@@ -392,7 +392,7 @@ def _check_device_noise(
 def _refuse_added_phases(
     algorithm: FederatedAlgorithm, problem: BilevelProblem
 ) -> None:
-    """Raise if a wrapper of the algorithm with noise has phases of its own."""
+    """Raise if a wrapper of the algorithm with noise adds phases."""
 
     def names(layer: FederatedAlgorithm) -> dict[str, None]:
         phases = *layer.opening(problem), *layer.phases(problem)

@@ -206,7 +206,7 @@ class Site:
     def _admit(
         self, own: InMemoryDevices, private: Private, x: Upper, y: Lower
     ) -> None:
-        """Raise if the rules forbid to take part."""
+        """Raise if the rules forbid to participate."""
         rules, algorithm, problem = self._rules, self._algorithm, self._problem
         require_secure(rules, self._secure is not None, algorithm)
         require_noise(rules, algorithm)

@@ -107,9 +107,9 @@ def check_changes(phase: Phase, upload: Upload, bounding: Any) -> None:
         )
     if phase.aggregation != MEAN:
         raise ValueError(
-            f"with_transforms: phase {name!r} has an aggregation of its own, so the "
-            "changes of its updates are not known. Send updates, and pass codes and "
-            "robust means to with_transforms."
+            f"with_transforms: phase {name!r} has another aggregation than MEAN, so "
+            "the changes of its updates are not known. Send updates, and pass codes "
+            "and robust means to with_transforms."
         )
     has_bounds = phase.beside.units is not None or not jax.tree.leaves(upload.beside)
     if bounding is not None and not has_bounds:

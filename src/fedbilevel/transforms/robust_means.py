@@ -79,7 +79,7 @@ class TrimmedMean:
         weights: Float[Array, "devices"],
         rest: Float[Array, "*shape"],
     ) -> Float[Array, "*shape"]:
-        # A loop stores values. Otherwise XLA may compute a difference anew in each use,
+        # A loop stores values. Otherwise XLA may compute it in each use again,
         # with other last bits, but values at the bounds are found by their bits. XLA
         # removes a loop that does nothing.
         values = jax.lax.fori_loop(

@@ -100,7 +100,7 @@ class Staged(Protocol):
 
 
 class Piece(NamedTuple):
-    """A piece of an upload with bounds of its own.
+    """A piece of an upload with separate bounds.
 
     Attributes:
         number: number in the keys of its noise.
