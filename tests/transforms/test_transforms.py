@@ -149,7 +149,7 @@ def test_8_bits_are_counted():
 @pytest.mark.parametrize(
     ("entry", "dtype", "norm"),
     [
-        (1e-30, "float32", 1e-32),  # squares underflow
+        (1e-17, "float32", 1e-18),  # the smallest clip
         (1e30, "float32", 1.0),  # squares overflow
         (1e200, "float64", 1.0),
         (300.0, "float16", 0.5),

@@ -1,4 +1,4 @@
-"""Properties that an algorithm may have, read through all wrappers by `find_layer`."""
+"""Properties that an algorithm may have, read through all of its wrappers."""
 
 from collections.abc import Mapping
 from enum import Enum

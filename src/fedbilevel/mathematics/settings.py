@@ -1,7 +1,7 @@
 """Annotated types of settings: ranges, static fields and search hints.
 
-`terms: Count = 1` is an integer of at least 1 and part of a program's structure;
-`multiplier: Rate = 10.0` is a number above 0 and may be traced. Validation, the pytree
+`batch_size: Count = 1` is an integer of at least 1 and part of a program's structure;
+`drag: Rate = 10.0` is a number above 0 and may be traced. Validation, the pytree
 registration, `tune` and the search for instabilities read these types, so a setting of
 a new algorithm is declared in one line, under any name.
 """

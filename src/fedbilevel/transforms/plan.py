@@ -29,8 +29,8 @@ from fedbilevel.transforms.rules import check_rules
 from fedbilevel.transforms.stages import Stage, Staged
 
 ORDER = (
-    "Download, ExampleNoise, a clip, DeviceNoise, FixedPoint or codes such as "
-    "Quantise, a robust mean or GaussianNoise"
+    "Download, ExampleNoise, a clip, DeviceNoise, a stage, FixedPoint or codes such "
+    "as Quantise, a robust mean or GaussianNoise"
 )
 """The order of transforms, for messages."""
 
@@ -131,8 +131,8 @@ def plan_of(transforms: Sequence[AnyTransform]) -> Plan:
         ...
         ValueError: with_transforms: Clip comes after GaussianNoise. Devices clip first:
         noise needs a bound, and the server clips again what it has decoded. Pass
-        transforms in the order: Download, ExampleNoise, a clip, DeviceNoise, FixedPoint
-        or codes such as Quantise, a robust mean or GaussianNoise.
+        transforms in the order: Download, ExampleNoise, a clip, DeviceNoise, a stage,
+        FixedPoint or codes such as Quantise, a robust mean or GaussianNoise.
     """
     names = names_of(transforms)
     check_rules(names, "with_transforms: ")

@@ -317,9 +317,10 @@ def with_transforms(
     Args:
         algorithm: any algorithm.
         transforms: in this order, any of: `Download`; `ExampleNoise`; a clip (`Clip`,
-            `ClipEach`, `AdaptiveClip`); `DeviceNoise`; codes (`TopK`, `RandomK`,
-            `Quantise`, `Feedback`) or `FixedPoint`; a robust mean (`TrimmedMean`,
-            `GeometricMedian`, `CentredClipping`) or `GaussianNoise`.
+            `ClipEach`, `AdaptiveClip`); `DeviceNoise`; a transform with a `Stage`;
+            codes (`TopK`, `RandomK`, `Quantise`, `Feedback`) or `FixedPoint`; a robust
+            mean (`TrimmedMean`, `GeometricMedian`, `CentredClipping`) or
+            `GaussianNoise`.
 
     Example:
         >>> import numpy as np
