@@ -12,6 +12,8 @@ VALUES = {
     "_counts": "two whole numbers, such as 20,40",
 }
 """Descriptions of values, by the names of their types."""
+NEGATIVE = re.compile(r"^-(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$", re.IGNORECASE)
+"""A negative number, which is no option."""
 
 
 class UsageError(ValueError):
@@ -34,6 +36,8 @@ def with_plain_errors(parser: argparse.ArgumentParser) -> argparse.ArgumentParse
     def refuse(message: str) -> NoReturn:
         raise UsageError(f"{_explain(parser, message)} See {parser.prog} --help.")
 
+    # Before Python 3.14, argparse takes -1e-3 for an option.
+    parser._negative_number_matcher = NEGATIVE
     # The method that argparse documents for this purpose.
     parser.error = refuse  # type: ignore[method-assign]
     return parser

@@ -9,6 +9,7 @@ import pytest
 from fedbilevel import (
     AutoFedBiO,
     Clip,
+    ExampleNoise,
     FedBiO,
     FedBiOAcc,
     optax_optimiser,
@@ -255,3 +256,15 @@ def test_steps_of_unknown_names_are_reported_and_not_called_right():
     nudged = with_server_optimiser(replace(Nudged(0.1), adjoint_radius=2.0), SGD)
     check_known_steps(nudged)
     assert untried_steps(nudged) == ("nudge",)
+
+
+def test_a_declaration_that_fails_is_not_missing():
+    @register
+    @dataclass(frozen=True)
+    class Broken(FedBiO):
+        @property
+        def conflicts(self):
+            raise AttributeError("a name with a typing error")
+
+    with pytest.raises(AttributeError, match="a name with a typing error"):
+        with_transforms(Broken(0.1), ExampleNoise(1.0, 1.0))

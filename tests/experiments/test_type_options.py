@@ -12,6 +12,7 @@ from fedbilevel.experiments.schema import (
 )
 from fedbilevel.experiments.schema.registry import TABLES, list_types
 from fedbilevel.problems import Cleaning, Regularisation
+from fedbilevel.usage import UsageError
 
 EXPERIMENT = Experiment(FedBiO(0.1, local_steps=7), problem=Regularisation(0.5))
 QUICK = {"LocalBSGM", "FedBiO", "Cleaning", "CustomProblem", "Sharded"}
@@ -74,3 +75,8 @@ def test_a_colon_in_a_value_is_no_subcommand():
     result = changed("--algorithm.learning-rate 0.06 --tracking.mlflow http://host:1")
     assert result.algorithm == FedBiO(0.06, local_steps=7)
     assert result.tracking == Tracking(mlflow="http://host:1")
+
+
+def test_a_negative_number_with_an_exponent_is_a_value():
+    with pytest.raises(UsageError, match=r"learning-rate: give .*not -0.001"):
+        changed("--algorithm.learning-rate -1e-3")

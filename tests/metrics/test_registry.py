@@ -88,3 +88,14 @@ def test_an_import_path_is_not_followed_by_reading_a_file():
     path = "no_such_module:METRIC"
     with pytest.raises(ValueError, match="cannot be imported"):
         measurements(TASK, None, Evaluation(metrics=(path,)).metrics)
+
+
+FAKE_LOSS = Metric("loss", "loss", False, lambda point: 42.0)
+OTHER_SIZE = Metric("size", "size", False, lambda point: 1.0)
+
+
+@pytest.mark.parametrize("second", ["FAKE_LOSS", "OTHER_SIZE"])
+def test_two_metrics_of_one_name_are_refused(second, plugins):
+    names = "size", f"{__name__}:{second}"
+    with pytest.raises(ValueError, match=r"evaluation.metrics: \w+ is taken"):
+        measurements(TASK, None, names)

@@ -10,6 +10,7 @@ from jax.flatten_util import ravel_pytree
 
 from fedbilevel import Phase, Upload
 from fedbilevel.algorithms import Aggregation, map_phases
+from fedbilevel.transforms.stages import Sent
 from fedbilevel.transforms.transformed import Transformed
 
 
@@ -51,7 +52,9 @@ class Attacked:
                 rows = jnp.concatenate([self.attack(honest, own), honest])
             sent = jax.vmap(tree_of)(rows)
             updates = jax.vmap(
-                lambda change: phase.decode_upload(Upload(change), downlink).update
+                lambda change: (
+                    phase.decode_upload(Upload(change, Sent()), downlink).update
+                )
             )(sent)
             if phase.aggregation.mean is not None:
                 result = phase.aggregation.mean(updates, weights, downlink)

@@ -5,7 +5,7 @@ from enum import Enum
 from typing import Any, Protocol, runtime_checkable
 
 from fedbilevel.algorithms.protocol import Server
-from fedbilevel.algorithms.wrapper import layers
+from fedbilevel.algorithms.wrapper import declares, layers
 from fedbilevel.theory.scaling import ScalingLaw
 
 
@@ -49,8 +49,10 @@ def conflict_of(algorithm: Any, conflict: Conflict) -> str | None:
         True
     """
     for layer in layers(algorithm):
-        if isinstance(layer, Conflicting) and conflict in layer.conflicts:
-            return layer.conflicts[conflict]
+        if declares(layer, Conflicting):
+            conflicts = layer.conflicts
+            if conflict in conflicts:
+                return conflicts[conflict]
     return None
 
 

@@ -1,7 +1,8 @@
 """Algorithms around other algorithms: their layers, and the phases that they change."""
 
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from inspect import getattr_static
+from typing import Any, Protocol, TypeGuard, TypeVar, runtime_checkable
 
 from fedbilevel.algorithms.protocol import FederatedAlgorithm, Phase
 
@@ -63,7 +64,26 @@ def find_layer(algorithm: Any, kind: type[Layer]) -> Layer | None:
         >>> find_layer(FedBiO(0.1), PlannedRounds) is None
         True
     """
-    return next((layer for layer in layers(algorithm) if isinstance(layer, kind)), None)
+    return next((layer for layer in layers(algorithm) if declares(layer, kind)), None)
+
+
+def declares(layer: Any, kind: type[Layer]) -> TypeGuard[Layer]:
+    """Return whether an algorithm is of a type, or has all members of a protocol.
+
+    Before Python 3.12 `isinstance` reads the members of a protocol, and takes one that
+    raises an AttributeError for missing.
+
+    Example:
+        >>> from fedbilevel import FedBiO
+        >>> from fedbilevel.algorithms import PlannedRounds
+        >>> declares(FedBiO(0.1), PlannedRounds)
+        False
+    """
+    if not getattr(kind, "_is_protocol", False):
+        return isinstance(layer, kind)
+    members = [name for name in vars(kind) if not name.startswith("_")]
+    missing = object()
+    return all(getattr_static(layer, name, missing) is not missing for name in members)
 
 
 def map_phases(

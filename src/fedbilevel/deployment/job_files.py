@@ -40,6 +40,8 @@ def prepare_for_job(experiment: Experiment) -> Experiment:
         experiment,
         directory=None,
         tracking=Tracking(),
+        # A federation measures only what the model of the problem names.
+        evaluation=replace(experiment.evaluation, metrics=()),
         norm_limit=experiment.norm_limit or (None if unlimited else NORM_LIMIT),
         distance_limit=experiment.distance_limit
         or (None if unlimited else DISTANCE_LIMIT),

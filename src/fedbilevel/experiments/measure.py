@@ -39,10 +39,18 @@ def measurements(
     """
     full = FullProblem(task.problem, task.devices, weights)
     named = list(map(find_metric, names))
-    taken = task.metrics.keys() & {metric.name for metric in (*ALWAYS, *named)}
-    if taken:
-        text = ", ".join(sorted(taken))
-        raise ValueError(f"metrics of the task: {text} is taken. Rename it.")
+    taken = {metric.name for metric in ALWAYS}
+    for owner, new in (
+        ("the task", list(task.metrics)),
+        ("evaluation.metrics", [metric.name for metric in named]),
+    ):
+        for name in new:
+            if name in taken:
+                raise ValueError(
+                    f"metrics of {owner}: {name} is taken. Rename it, or remove it "
+                    "from evaluation.metrics."
+                )
+            taken.add(name)
 
     def measure(x: Upper, y: Lower) -> dict[str, float]:
         point = Point(x, y, full)

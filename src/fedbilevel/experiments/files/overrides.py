@@ -3,6 +3,7 @@
 import argparse
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import MISSING, fields
 from itertools import chain
 from typing import Any, get_type_hints
 
@@ -169,5 +170,9 @@ def _empty(table: str, cls: type) -> dict[str, Any]:
     """Return a table of a type, with the paper's estimator of a hypergradient."""
     hints = get_type_hints(cls)
     estimator = {"name": NeumannSeries.__name__}
-    estimators = {key: estimator for key in hints if hints[key] is Hypergradient}
+    estimators = {
+        field.name: estimator
+        for field in fields(cls)
+        if hints[field.name] is Hypergradient and field.default is MISSING
+    }
     return {"name": name_of(table, cls), **estimators}
