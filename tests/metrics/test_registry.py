@@ -99,3 +99,12 @@ def test_two_metrics_of_one_name_are_refused(second, plugins):
     names = "size", f"{__name__}:{second}"
     with pytest.raises(ValueError, match=r"evaluation.metrics: \w+ is taken"):
         measurements(TASK, None, names)
+
+
+FAILS = Metric("fails", "fails", False, lambda point: {}["key"])
+
+
+def test_a_metric_that_fails_is_named():
+    measure = measurements(TASK, None, (f"{__name__}:FAILS",))
+    with pytest.raises(ValueError, match=r"Metric 'fails' failed.*KeyError"):
+        measure(TASK.x, TASK.y)

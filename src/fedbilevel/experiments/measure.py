@@ -11,7 +11,7 @@ from fedbilevel.engines.loss_checks import NOT_FINITE
 from fedbilevel.error_text import first_line, place_in
 from fedbilevel.mathematics.problem import Lower, Upper
 from fedbilevel.metrics.losses import LOSS, TRAINING_LOSS
-from fedbilevel.metrics.metric import FullProblem, Metric, Point
+from fedbilevel.metrics.metric import FullProblem, Point
 from fedbilevel.metrics.registry import ALWAYS, find_metric
 from fedbilevel.problems.task import Task, TaskMetric
 
@@ -55,16 +55,12 @@ def measurements(
     def measure(x: Upper, y: Lower) -> dict[str, float]:
         point = Point(x, y, full)
         return {
-            **_values(ALWAYS, point),
+            **{m.name: _number(m.name, m.function(point)) for m in ALWAYS},
             **metrics_of(task.metrics)(x, y),
-            **_values(named, point),
+            **{m.name: _measure(m.name, m.function, point) for m in named},
         }
 
     return measure
-
-
-def _values(metrics: Sequence[Metric], point: Point) -> dict[str, float]:
-    return {m.name: _number(m.name, m.function(point)) for m in metrics}
 
 
 def measure_start(
@@ -110,14 +106,14 @@ def metrics_of(
     }
 
 
-def _measure(name: str, metric: TaskMetric, x: Upper, y: Lower) -> float:
+def _measure(name: str, metric: Callable[..., Any], *point: Any) -> float:
     try:
-        value = metric(x, y)
+        value = metric(*point)
     except (ArithmeticError, MemoryError, OSError):
         raise
     except Exception as error:
         raise ValueError(
-            f"Metric {name!r} of the task failed{place_in(error, metric)}: "
+            f"Metric {name!r} failed{place_in(error, metric)}: "
             f"{type(error).__name__}: {first_line(error).rstrip('. ')}. Correct the "
             "metric; for the traceback, set FEDBILEVEL_DEBUG=1."
         ) from error

@@ -91,7 +91,8 @@ class Metric(NamedTuple):
         title: title in text and plots.
         is_slow: whether it takes longer than both losses, so that a run measures it
             only if its file names it.
-        function: function that returns the metric of a point; NaN if it has none.
+        function: function that returns the metric of a point; NaN if it has none. A
+            metric that was finite and is NaN at the end counts as divergence.
 
     Example:
         >>> from fedbilevel.problems import quadratic_task, random_quadratic

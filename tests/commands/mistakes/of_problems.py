@@ -195,7 +195,7 @@ MISTAKES = (
         "a metric that fails",
         TASK + "make = task\ndef task():\n"
         "    return make()._replace(metrics={'gap': lambda x, y: x['gap']})",
-        "Metric 'gap' of the task failed",
+        "Metric 'gap' failed",
         "(own.py, line 18):",
         "Correct the metric; for the traceback, set FEDBILEVEL_DEBUG=1.",
     ),
