@@ -28,7 +28,7 @@ BY_DEVICE = [
     "AdaptiveClip DeviceNoise FixedPoint",
 ]
 BY_EXAMPLE = ["ExampleNoise", "ExampleNoise Clip", "ExampleNoise AdaptiveClip"]
-UNBOUNDED = "sends values beside its update, which"
+UNBOUNDED = "sends values beside its update, for which"
 REFUSED = {
     **{("ShroFBO, unequal steps", names): UNBOUNDED for names in BY_DEVICE},
     **{("two exchanges, private state", names): UNBOUNDED for names in BY_DEVICE},
