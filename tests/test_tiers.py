@@ -181,4 +181,4 @@ def test_a_tier_fails_above_its_limit(elapsed, status, result, monkeypatch, caps
 
 def test_budgets_fit_into_the_limits_on_two_cores():
     assert tier_costs.BUDGETS["quick"] <= 2 * tiers.LIMITS[tiers.QUICK]
-    assert tier_costs.BUDGETS["not nightly"] <= 2 * (tiers.LIMITS[tiers.CI] - 240)
+    assert tier_costs.BUDGETS["not nightly"] <= 2 * (tiers.LIMITS[tiers.CI] - 150)

@@ -1,7 +1,6 @@
 """Keys of experiment files by names that users may write instead."""
 
 OTHER_NAMES = {
-    "evaluation.stationarity": "metrics",
     "transforms.adaptive_clip": "clip_quantile",
     "transforms.budget": "epsilon",
     "transforms.centred_clipping": "clipping_radius",
