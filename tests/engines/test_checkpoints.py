@@ -267,6 +267,7 @@ def test_a_folder_in_use_is_refused(tmp_path):
         run(**arguments(), checkpoints=checkpoints)
 
 
+@pytest.mark.slow
 def test_without_a_checkpoint_the_run_begins(tmp_path):
     rounds = resume(**arguments(rounds=2), checkpoints=Checkpoints(tmp_path))
     assert [result.number for result in rounds] == [0, 1]

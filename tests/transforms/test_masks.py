@@ -195,6 +195,7 @@ def levels_of(bound: float, keys: int) -> Any:
     return jax.jit(jax.vmap(levels))(jax.random.split(jax.random.key(0), keys))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bound", [1.2e-38, 0.0, -1.0, 1e38])
 def test_a_bound_of_a_dishonest_server_does_not_remove_the_noise(bound):
     """With 1.2e-38 all uploads were equal: multiplier · bound was rounded to zero."""
