@@ -15,12 +15,14 @@ from .algorithms.server_optimiser import WithServerOptimiser, with_server_optimi
 from .algorithms.shrofbo import ShroFBO
 from .algorithms.simfbo import SimFBO
 from .algorithms.warm_start import WarmStart
+from .algorithms.whole_batches import WithWholeBatches, with_whole_batches
 from .data.devices import (
     Devices,
     InMemoryDevices,
     LocalExamples,
     OnDemandDevices,
 )
+from .data.weights import Weights
 from .engines.checkpoints.options import CheckpointError, Checkpoints
 from .engines.costs import Costs
 from .engines.debug import DebugSimulation, DeviceError
@@ -44,6 +46,7 @@ from .mathematics.optax_optimiser import OptaxOptimiser, optax_optimiser
 from .mathematics.optax_schedule import OptaxSchedule, optax_schedule
 from .mathematics.problem import BilevelProblem
 from .mathematics.schedules import CubeRootDecay, Schedule
+from .mathematics.sites import SiteRows, SiteWeights
 from .metrics.suggestion import Suggestion, suggest
 from .transforms.clip import AdaptiveClip, Clip, ClipEach
 from .transforms.compressor import Chain, Compressor
@@ -118,6 +121,8 @@ __all__ = [
     "ShroFBO",
     "SimFBO",
     "Simulation",
+    "SiteRows",
+    "SiteWeights",
     "Space",
     "Stage",
     "Suggestion",
@@ -130,7 +135,9 @@ __all__ = [
     "UniformSample",
     "Upload",
     "WarmStart",
+    "Weights",
     "WithServerOptimiser",
+    "WithWholeBatches",
     "best_round",
     "datasets",
     "metrics",
@@ -149,4 +156,5 @@ __all__ = [
     "with_plan",
     "with_server_optimiser",
     "with_transforms",
+    "with_whole_batches",
 ]

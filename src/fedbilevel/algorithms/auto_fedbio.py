@@ -16,13 +16,14 @@ from fedbilevel.algorithms.adjoint import (
 )
 from fedbilevel.algorithms.auto_measurements import (
     HALF,
-    LIMITS,
     Measurements,
     Report,
     Shared,
     bend,
     curvature_along,
     curvature_query,
+    limits_of,
+    mean_power,
     measure,
     number,
     ran_away,
@@ -36,6 +37,7 @@ from fedbilevel.algorithms.settling import Settling, new_settling, observe
 from fedbilevel.data.examples import DeviceData, RandomKey
 from fedbilevel.mathematics import arrays, keys, schedules, tree
 from fedbilevel.mathematics.arrays import Array
+from fedbilevel.mathematics.batches import all_finite
 from fedbilevel.mathematics.hypergradients import Samples
 from fedbilevel.mathematics.optax_optimiser import OptaxOptimiser
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
@@ -160,9 +162,10 @@ class AutoFedBiO:
 
     Rates: γ = lower_rate · c(t) / L and τ = adjoint_rate · c(t) / L, where c decays
     from 1 to `final_rate` by a cosine and L is the curvature of a batch's lower loss.
-    Each device measures it in each exchange, at a point and along a step. L is the
-    fourth root of the mean over devices of fourth powers, which is between the mean and
-    the maximum; it rises at once and decays slowly. The rate of x grows over the first
+    Each device measures it in each exchange, at a point and along a step. L is the mean
+    over devices with one local step; with several, the fourth root of the mean of
+    fourth powers, which is between the mean and the maximum. It rises at once and
+    decays slowly. The rate of x grows over the first
     tenth of `rounds` and then decays to 0 by a cosine. The first round measures the
     curvature and moves nothing.
 
@@ -275,6 +278,7 @@ class AutoFedBiO:
 
     def phases(self, problem: BilevelProblem) -> tuple[Phase, ...]:
         """Return the exchange: local steps on y and z, then an average."""
+        power = mean_power(self.local_steps)
 
         def start(
             downlink: Downlink, private: Any, data: DeviceData, key: RandomKey
@@ -283,14 +287,14 @@ class AutoFedBiO:
             samples = draw_samples(data, key, self.batch_size)
             # Every exchange has another probe, the same on every device.
             probe = keys.fold_in(keys.key_of(1, like=key), t)
-            measured = measure(problem, point, samples, shared.curvature, probe)
+            measured = measure(problem, point, samples, shared.curvature, probe, power)
             zero_x, zero = tree.scale(0.0, point.x), arrays.number(0.0, measured.loss)
             sound = arrays.constant(True, like=point)
             work = Work(point, zero_x, t, shared, measured, zero, zero, sound)
             first = self._advance(problem, work, samples)
             along = curvature_along(problem, point, first.point.y, samples)
             curvature = arrays.maximum(
-                measured.curvature, (along / unit(shared.curvature)) ** 4
+                measured.curvature, (along / unit(shared.curvature)) ** power
             )
             measured = first.measured._replace(curvature=curvature)
             return first._replace(measured=measured, first=first.longest)
@@ -308,7 +312,7 @@ class AutoFedBiO:
             finish=_finish,
             server=self._conclude,
             reference=_reference,
-            beside=LIMITS,
+            beside=limits_of(power),
         )
         return (phase,)
 
@@ -328,7 +332,7 @@ class AutoFedBiO:
             measured._replace(bend=bend(problem, point, samples)),
             work.first,
             arrays.maximum(length, work.longest),
-            work.sound & arrays.all_finite(samples),
+            work.sound & all_finite(samples),
         )
 
     def _conclude(self, server: AutoState, mean: Upload, key: RandomKey) -> AutoState:
@@ -381,6 +385,7 @@ class AutoFedBiO:
             (before, server.moments, zero, zero),
             (x, moments, z, adjoint_velocity),
         )
+        power = mean_power(self.local_steps)
         ratio = arrays.maximum(
             measured.curvature, FORGETTING + (1.0 - FORGETTING) * measured.curvature
         )
@@ -392,7 +397,7 @@ class AutoFedBiO:
             moments=moments,
             lower_velocity=lower_velocity,
             adjoint_velocity=adjoint_velocity,
-            curvature=unit(server.curvature) * number(ratio) ** 0.25,
+            curvature=unit(server.curvature) * number(ratio) ** (1 / power),
         )
 
     def _observe(self, before: AutoState, after: AutoState) -> Settling:

@@ -26,6 +26,8 @@ GROWTH = 1.5
 """Under differential privacy, the factor by which votes change the curvature."""
 FEW = 0.25
 """Under differential privacy, the share of votes that must not be noise."""
+DRIFTING = 4
+"""Power of the mean of curvatures if devices take several local steps."""
 HALF = 0.5
 """Weight of devices with diverging local steps above which a run always steps back."""
 
@@ -44,12 +46,26 @@ class Shared(NamedTuple):
     level: Float[Array, ""]
 
 
+def mean_power(local_steps: int) -> int:
+    """Return the power p of the mean of curvatures, (mean of L_k^p)^(1/p).
+
+    With one local step, the mean is a step on the mean loss, whose curvature is at most
+    the mean of the devices' curvatures. With several, each device must be stable by
+    itself: the mean of fourth powers is close to the largest curvature.
+
+    Example:
+        >>> mean_power(1), mean_power(5)
+        (1, 4)
+    """
+    return 1 if local_steps == 1 else DRIFTING
+
+
 class Measurements(NamedTuple):
     """Measurements of a device in an exchange.
 
     Attributes:
         loss: f(x, y) on a batch, at the point it received.
-        curvature: largest curvature of g on a batch over L, to the fourth power.
+        curvature: largest curvature of g on a batch over L, to `mean_power`.
         bend: zᵀ H z at the last step; in the mean, the vote on its sign.
     """
 
@@ -113,6 +129,7 @@ def measure(
     samples: Samples,
     level: Float[Array, ""],
     key: RandomKey,
+    power: int,
 ) -> Measurements:
     """Return the measurements of a device at a point, relative to a level of L."""
     (batch,) = samples.curvature
@@ -120,7 +137,7 @@ def measure(
     return Measurements(
         loss=number(problem.upper_loss(point.x, point.y, samples.upper)),
         # Without the division, fourth powers would overflow single precision.
-        curvature=(number(curvature_of(hessian, point.y, key)) / unit(level)) ** 4,
+        curvature=(number(curvature_of(hessian, point.y, key)) / unit(level)) ** power,
         bend=arrays.number(0.0, like=level),  # set by each local step
     )
 
@@ -176,6 +193,20 @@ def number(value: Any) -> Array:
     return arrays.number(value, like=value)
 
 
+def limits_of(power: int) -> Beside:
+    """Return the limits of a `Report`: no device must outweigh the others.
+
+    Args:
+        power: `mean_power` of the curvatures.
+
+    Example:
+        >>> limits_of(power=4).units is None
+        False
+    """
+    units = Units(partial(_narrow, power), partial(_widen, power))
+    return Beside(_limit, partial(_gauge, power), units)
+
+
 def _limit(report: Report, downlink: Downlink) -> Report:
     measured, steps, broken = report
     measured = measured._replace(
@@ -185,16 +216,16 @@ def _limit(report: Report, downlink: Downlink) -> Report:
     return Report(measured, arrays.maximum(steps, 0.0), arrays.clip(broken, 0.0, 1.0))
 
 
-def _gauge(report: Report, downlink: Downlink) -> tuple[PyTree, ...]:
+def _gauge(power: int, report: Report, downlink: Downlink) -> tuple[PyTree, ...]:
     loss, curvature, _ = report.measured
     _, _, shared = downlink
     # An honest loss may be many times the others if these are small. Relative to the
     # level of losses before x moved, it is not.
     loss = (arrays.absolute(loss) + shared.level) / unit(shared.level)
-    return curvature**0.25, report.steps, loss
+    return curvature ** (1 / power), report.steps, loss
 
 
-def _narrow(report: Report, downlink: Downlink) -> PyTree:
+def _narrow(power: int, report: Report, downlink: Downlink) -> PyTree:
     # Votes have bounds, and noise below a threshold does not change them. The noise of
     # a measured curvature would raise L in every round, since L rises at once and
     # decays slowly.
@@ -202,29 +233,25 @@ def _narrow(report: Report, downlink: Downlink) -> PyTree:
     point, _, _ = downlink
     loss = arrays.sign(loss) * arrays.log1p(arrays.absolute(loss))
     votes = (
-        number(curvature > GROWTH**4),
-        number(curvature < GROWTH**-4),
+        number(curvature > GROWTH**power),
+        number(curvature < GROWTH**-power),
         number(bent < 0),
         arrays.maximum(broken, number(ran_away(steps, point.y))),
     )
     return loss / LOSS_RANGE, arrays.stack(votes) / 2
 
 
-def _widen(mean: PyTree, downlink: Downlink) -> Report:
+def _widen(power: int, mean: PyTree, downlink: Downlink) -> Report:
     loss, votes = LOSS_RANGE * mean[0], 2 * mean[1]
     larger, smaller, negative, diverged = votes
     measured = Measurements(
         loss=arrays.sign(loss) * arrays.expm1(arrays.absolute(loss)),
         curvature=arrays.where(
             larger > FEW,
-            GROWTH**4,
-            arrays.where(smaller > 1.0 - FEW, GROWTH**-4, 1.0),
+            GROWTH**power,
+            arrays.where(smaller > 1.0 - FEW, GROWTH**-power, 1.0),
         ),
         bend=HALF - negative,
     )
     broken = arrays.where(diverged > FEW, diverged, 0.0)
     return Report(measured, 0 * votes[:2], broken)
-
-
-LIMITS = Beside(_limit, _gauge, Units(_narrow, _widen))
-"""The limits of a `Report`: no device must outweigh the others."""

@@ -15,7 +15,7 @@ from fedbilevel.commands.consent import add_trust, read_with_consent
 from fedbilevel.commands.formatting import JSON_HELP, format_table
 from fedbilevel.data.devices import InMemoryDevices
 from fedbilevel.data.examples import one_device
-from fedbilevel.engines.checks import check_weights
+from fedbilevel.data.weights import level_weights
 from fedbilevel.engines.example_releases import BatchUse
 from fedbilevel.engines.participation import FullParticipation, UniformSample
 from fedbilevel.engines.preparation import RunSpec, canonical
@@ -224,7 +224,7 @@ def _choices(
     usual = len(algorithm.phases(spec.problem))
     opening = len(algorithm.opening(spec.problem)) or usual
     entries = _entries(algorithm, spec)
-    weights = check_weights(spec.weights, count)
+    weights = level_weights(spec.devices, spec.weights).devices
     _, private = spec.algorithm.init(spec.problem, spec.x, spec.y)
 
     def choice_of(size: int) -> Choice:

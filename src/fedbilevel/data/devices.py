@@ -1,6 +1,6 @@
 """Devices' data: arrays in memory, or a loader called with the device number."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 
 from fedbilevel.data.examples import StoredData, StoredExamples
 from fedbilevel.data.repeated_examples import (
@@ -55,9 +55,12 @@ class SizedDevices(Protocol):
 class LocalExamples(NamedTuple):
     """The examples of one device, as plain arrays.
 
+    A device may have examples of one loss only. The mean of the other loss is then one
+    over the other devices.
+
     Attributes:
-        upper: tree of arrays with one row per example of the upper loss.
-        lower: tree of arrays with one row per example of the lower loss.
+        upper: tree of arrays with one row per example of the upper loss, or None.
+        lower: tree of arrays with one row per example of the lower loss, or None.
     """
 
     upper: Batch
@@ -67,22 +70,31 @@ class LocalExamples(NamedTuple):
 class InMemoryDevices:
     """All devices' examples, concatenated in shared arrays.
 
+    Args:
+        devices: examples of each device, by name or in the order of their numbers. A
+            name is the device's number by default.
+
     Example:
         >>> import numpy as np
         >>> from fedbilevel import InMemoryDevices, LocalExamples
         >>> devices = InMemoryDevices(
-        ...     [
-        ...         LocalExamples(upper=np.ones((3, 2)), lower=np.ones((8, 2))),
-        ...         LocalExamples(upper=np.ones((1, 2)), lower=np.ones((4, 2))),
-        ...     ]
+        ...     {
+        ...         "Oslo": LocalExamples(upper=np.ones((3, 2)), lower=np.ones((8, 2))),
+        ...         "Rome": LocalExamples(upper=None, lower=np.ones((4, 2))),
+        ...     }
         ... )
-        >>> devices.device_count, devices.lower_sizes
-        (2, array([8, 4], dtype=int32))
+        >>> devices.names, devices.upper_sizes, devices.lower_sizes
+        (('Oslo', 'Rome'), array([3, 0], dtype=int32), array([8, 4], dtype=int32))
     """
 
-    def __init__(self, devices: Sequence[LocalExamples]) -> None:
+    def __init__(
+        self, devices: Sequence[LocalExamples] | Mapping[str, LocalExamples]
+    ) -> None:
         if not devices:
             raise ValueError("devices is empty. Pass at least one LocalExamples.")
+        self._names = tuple(devices) if isinstance(devices, Mapping) else None
+        if isinstance(devices, Mapping):
+            devices = list(devices.values())
         for number, device in enumerate(devices):
             require_local(number, device)
         devices = [jax.tree.map(on_host, device) for device in devices]
@@ -90,6 +102,11 @@ class InMemoryDevices:
         self._lower = _concatenate("lower", [device.lower for device in devices])
         # The places of the arrays that were passed, which are copied above.
         self._places = rows_in_memory([batch for device in devices for batch in device])
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the devices."""
+        return self._names or tuple(map(str, range(self.device_count)))
 
     @classmethod
     def sharing(cls, examples: LocalExamples, device_count: int) -> "InMemoryDevices":
@@ -108,6 +125,7 @@ class InMemoryDevices:
         for stored in (devices._upper, devices._lower):
             stored.offsets = np.repeat(stored.offsets, device_count)
             stored.sizes = np.repeat(stored.sizes, device_count)
+            stored.held = np.repeat(stored.held, device_count)
         return devices
 
     @property
@@ -123,12 +141,12 @@ class InMemoryDevices:
     @property
     def upper_sizes(self) -> Int[np.ndarray, "devices"]:
         """The number of upper examples of each device."""
-        return self._upper.sizes
+        return self._upper.counts
 
     @property
     def lower_sizes(self) -> Int[np.ndarray, "devices"]:
         """The number of lower examples of each device."""
-        return self._lower.sizes
+        return self._lower.counts
 
     @property
     def shares_examples(self) -> bool:
@@ -165,6 +183,8 @@ class InMemoryDevices:
         """
 
         def rows(stored: _Stored) -> Batch:
+            if not stored.held[device]:
+                return None
             first, size = stored.offsets[device], stored.sizes[device]
             return jax.tree.map(
                 lambda leaf: np.asarray(leaf[first : first + size]), stored.arrays
@@ -292,22 +312,39 @@ def require_local(number: int, examples: Any) -> None:
 
 @dataclass
 class _Stored:
+    """The examples of a level; a device without has a placeholder of one example."""
+
     arrays: Batch
     offsets: Int[np.ndarray, "devices"]
     sizes: Int[np.ndarray, "devices"]
+    held: Bool[np.ndarray, "devices"]
+
+    @property
+    def counts(self) -> Int[np.ndarray, "devices"]:
+        """The number of examples of each device."""
+        return np.where(self.held, self.sizes, 0).astype(np.int32)
 
     def of(self, devices: Int[np.ndarray, "cohort"]) -> StoredExamples:
         return StoredExamples(self.arrays, self.offsets[devices], self.sizes[devices])
 
 
-def _concatenate(level: str, batches: Sequence[Batch]) -> _Stored:
+def _concatenate(level: str, given: Sequence[Batch]) -> _Stored:
+    held = np.array([batch is not None for batch in given])
+    if not held.any():
+        raise ValueError(
+            f"No device has {level} examples. Give {level} examples to at least one."
+        )
+    # An example that a loss accepts, which zeros might not be.
+    first = next(batch for batch in given if batch is not None)
+    placeholder = jax.tree.map(lambda leaf: np.asarray(leaf)[:1], first)
+    batches = [placeholder if batch is None else batch for batch in given]
     counts = [_count(level, k, batch) for k, batch in enumerate(batches)]
     _require_alike(level, range(len(batches)), batches)
     _require_in_range(level, range(len(batches)), batches)
     arrays = jax.tree.map(lambda *leaves: jnp.asarray(np.concatenate(leaves)), *batches)
     ends = np.cumsum(counts)
     return _Stored(
-        arrays, (ends - counts).astype(np.int32), np.asarray(counts, np.int32)
+        arrays, (ends - counts).astype(np.int32), np.asarray(counts, np.int32), held
     )
 
 

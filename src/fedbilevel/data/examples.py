@@ -9,7 +9,9 @@ import numpy as np
 from jaxtyping import Array, Int, PyTree
 
 from fedbilevel.mathematics import keys
-from fedbilevel.mathematics.problem import Batch
+from fedbilevel.mathematics.batches import SiteBatch, SiteTerm
+from fedbilevel.mathematics.problem import Batch, Upper
+from fedbilevel.mathematics.sites import view_of_site
 
 RandomKey: TypeAlias = keys.RandomKey
 
@@ -57,6 +59,8 @@ class StoredExamples(NamedTuple):
         arrays: tree of arrays with the same leading axis.
         offset: first row of the device.
         size: number of rows of the device.
+        term: number of the device and factor of its loss, if losses depend on them;
+            batches are of type `SiteBatch` then.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -68,6 +72,7 @@ class StoredExamples(NamedTuple):
     arrays: Batch
     offset: Int[Array | np.ndarray, "*devices"]
     size: Int[Array | np.ndarray, "*devices"]
+    term: SiteTerm | None = None
 
     def draw(self, key: RandomKey, batch_size: int, draws: int) -> tuple[Batch, ...]:
         """Return `draws` independent batches, uniform with replacement."""
@@ -76,7 +81,9 @@ class StoredExamples(NamedTuple):
         rows = jnp.asarray(self.offset) + numbers
         # One gather per batch: slicing a batch out of a larger gather copies it again.
         return tuple(
-            jax.tree.map(lambda array, i=i: _rows(array, rows[i]), self.arrays)
+            self._batch(
+                jax.tree.map(lambda array, i=i: _rows(array, rows[i]), self.arrays)
+            )
             for i in range(draws)
         )
 
@@ -103,7 +110,9 @@ class StoredExamples(NamedTuple):
             indices = jnp.asarray(self.offset) + jnp.minimum(
                 first + positions, size - 1
             )
-            return jax.tree.map(lambda array: _rows(array, indices), self.arrays)
+            return self._batch(
+                jax.tree.map(lambda array: _rows(array, indices), self.arrays)
+            )
 
         def add_batch(number: Array, total: PyTree) -> PyTree:
             batch = function(rows(number * batch_size))
@@ -125,6 +134,16 @@ class StoredExamples(NamedTuple):
         rest = jax.tree.map(add_rows, jax.vmap(single)(last))
         total = jax.lax.fori_loop(0, full, add_batch, rest)
         return jax.tree.map(lambda leaf: leaf / size.astype(leaf.dtype), total)
+
+    def _batch(self, rows: Batch) -> Batch:
+        if self.term is None:
+            return rows
+        count = len(jax.tree.leaves(rows)[0])
+        # A column of each number: everything in a batch has one row per example.
+        return SiteBatch(
+            rows,
+            jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count,)), self.term),
+        )
 
 
 class StoredData(NamedTuple):
@@ -156,13 +175,27 @@ def one_device(cohort: StoredData, index: int | Int[Array, ""] = 0) -> StoredDat
     def select(examples: StoredExamples) -> StoredExamples:
         return StoredExamples(
             jax.tree.map(jnp.asarray, examples.arrays),
-            jnp.asarray(examples.offset)[index],
-            jnp.asarray(examples.size)[index],
+            *jax.tree.map(
+                lambda leaf: jnp.asarray(leaf)[index],
+                (examples.offset, examples.size, examples.term),
+            ),
         )
 
     return StoredData(select(cohort.upper), select(cohort.lower))
 
 
-_AXES: Any = StoredExamples(arrays=None, offset=0, size=0)  # type: ignore[arg-type]
+def seen_by(device: StoredData, x: Upper) -> Upper:
+    """Return x as the losses of a device take it, with its own rows.
+
+    Example:
+        >>> examples = StoredExamples(np.arange(6.0), np.array(0), np.array(6))
+        >>> seen_by(StoredData(examples, examples), 1.5)
+        1.5
+    """
+    term = device.upper.term
+    return x if term is None else view_of_site(x, term.number)
+
+
+_AXES: Any = StoredExamples(arrays=None, offset=0, size=0, term=0)  # type: ignore[arg-type]
 COHORT_AXES = StoredData(upper=_AXES, lower=_AXES)
 """The `vmap` axes of a cohort: shared arrays, one offset and size per device."""

@@ -47,7 +47,11 @@ class _Cohorts(NamedTuple):
         """Return the participants of a round, given the private states of all."""
 
         def select(axis: int | None, leaf: PyTree) -> PyTree:
-            return leaf if axis is None else leaf.reshape(self.devices.shape)[row]
+            if axis is None:
+                return leaf
+            return jax.tree.map(
+                lambda entries: entries.reshape(self.devices.shape)[row], leaf
+            )
 
         data: StoredData = jax.tree.map(
             select, COHORT_AXES, self.data, is_leaf=lambda axis: axis is None

@@ -6,16 +6,14 @@ from inspect import signature
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, PyTree
-from numpy.typing import ArrayLike
+from jaxtyping import PyTree
 
-from fedbilevel.data.examples import StoredData
+from fedbilevel.data.examples import StoredData, seen_by
 from fedbilevel.engines.limits import Limits
 from fedbilevel.engines.protocol import Engine
 from fedbilevel.error_text import first_line, place_in
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.problem import Batch, BilevelProblem, Lower, Upper
-from fedbilevel.plurals import there_are
 
 ROWS = 7
 """Size of the trial batch of losses: unlikely to fit another dimension by chance."""
@@ -59,6 +57,7 @@ def check_problem(
                     f"{name}{jax.tree_util.keystr(path)} is not finite at the start of "
                     "the run. Pass finite initial values."
                 )
+    x = seen_by(data, x)
     for name, loss, examples in (
         ("upper_loss", problem.upper_loss, data.upper),
         ("lower_loss", problem.lower_loss, data.lower),
@@ -289,44 +288,3 @@ def check_chunk_size(engine: str, chunk_size: int | None) -> None:
             f"chunk_size of {engine} is {chunk_size!r}. Pass a whole number, at least "
             "1."
         )
-
-
-def check_weights(
-    weights: ArrayLike | None, device_count: int
-) -> Float[np.ndarray, "devices"]:
-    """Return valid device weights as an array, all 1 by default.
-
-    Example:
-        >>> check_weights(None, 2)
-        array([1., 1.])
-        >>> check_weights([1.0, -1.0], 2)
-        Traceback (most recent call last):
-        ...
-        ValueError: weights[1] is -1.0. Pass finite weights of at least 0.
-    """
-    if weights is None:
-        return np.ones(device_count)
-    try:
-        array = np.asarray(weights, float)
-    except (TypeError, ValueError):
-        raise TypeError(
-            f"weights is {weights!r}. Pass a number for each of the {device_count} "
-            "devices."
-        ) from None
-    if array.shape != (device_count,):
-        raise ValueError(
-            f"weights has shape {array.shape}, but "
-            f"{there_are(device_count, 'device')}. Pass one weight for each device."
-        )
-    for device in np.flatnonzero(~(np.isfinite(array) & (array >= 0)))[:1]:
-        raise ValueError(
-            f"weights[{device}] is {array[device]}. Pass finite weights of at least 0."
-        )
-    with np.errstate(over="ignore"):
-        total = array.sum()
-    if not np.isfinite(total):
-        raise ValueError(
-            "The sum of weights exceeds the floating-point range. Divide them by the "
-            f"largest, {array.max():g}: only their ratios matter."
-        )
-    return array

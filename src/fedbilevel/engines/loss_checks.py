@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
-from fedbilevel.data.examples import StoredData, StoredExamples
+from fedbilevel.data.examples import StoredData, StoredExamples, seen_by
 from fedbilevel.mathematics.problem import Batch, BilevelProblem, Loss, Lower, Upper
 
 MOST_ROWS = 8
@@ -60,6 +60,7 @@ def check_means(problem: BilevelProblem, x: Upper, y: Lower, data: StoredData) -
     """
     if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((x, y, data))):
         return
+    x = seen_by(data, x)
     for name, loss, examples in (
         ("upper_loss", problem.upper_loss, data.upper),
         ("lower_loss", problem.lower_loss, data.lower),

@@ -6,18 +6,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
-from numpy.typing import ArrayLike
 
 from fedbilevel.algorithms.protocol import FederatedAlgorithm, Phase
 from fedbilevel.data.devices import Devices
 from fedbilevel.data.examples import one_device
+from fedbilevel.data.weights import Weighting, with_levels
 from fedbilevel.engines.checks import (
     check_participation,
     check_problem,
     check_rounds,
     check_run,
     check_variable,
-    check_weights,
 )
 from fedbilevel.engines.costs import device_costs
 from fedbilevel.engines.fingerprint import describe, describe_arrays
@@ -41,6 +40,7 @@ from fedbilevel.engines.spending import Spending, spending_of
 from fedbilevel.engines.whole_shares import check_sums
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.arrays import has_tensors, on_host
+from fedbilevel.mathematics.batches import for_devices
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 from fedbilevel.transforms.rules import check_rules
 from fedbilevel.transforms.transformed import transforms_of
@@ -71,7 +71,7 @@ class RunSpec(NamedTuple):
     rounds: int = 1
     seed: int = 0
     participation: Participation = FullParticipation()
-    weights: ArrayLike | None = None
+    weights: Weighting = None
     engine: Engine = Simulation()
     limits: Limits = NO_LIMITS
 
@@ -139,7 +139,7 @@ def prepare(spec: RunSpec) -> Prepared:
     check_variable("y", jax.tree.map(on_host, spec.y))
     x, y = canonical(spec.x), canonical(spec.y)
     count = devices.device_count
-    enrolled = check_weights(spec.weights, count)
+    devices, enrolled = with_levels(devices, spec.weights, x)
     sample = np.array([spec.engine.example_device(count)])
     stored = devices.cohort(sample)
     if has_tensors(stored):
@@ -153,6 +153,7 @@ def prepare(spec: RunSpec) -> Prepared:
         problem = problem.for_jax
     check_problem(problem, x, y, data)
     check_means(problem, x, y, data)
+    problem = for_devices(problem)
     first = algorithm.init(problem, x, y)
     check_first_state(algorithm, first)
     server, private = canonical(first)

@@ -3,12 +3,11 @@
 from collections.abc import Generator
 from contextlib import closing
 
-from numpy.typing import ArrayLike
-
 from fedbilevel.algorithms.optional import PlannedRounds
 from fedbilevel.algorithms.protocol import FederatedAlgorithm
 from fedbilevel.algorithms.wrapper import find_layer
 from fedbilevel.data.devices import Devices
+from fedbilevel.data.weights import Weighting
 from fedbilevel.engines.checkpoints.options import (
     CheckpointError,
     Checkpoints,
@@ -50,7 +49,7 @@ def run(
     rounds: int,
     seed: int = 0,
     participation: Participation = FullParticipation(),
-    weights: ArrayLike | None = None,
+    weights: Weighting = None,
     engine: Engine = Simulation(),
     limits: Limits = NO_LIMITS,
     checkpoints: Checkpoints | None = None,
@@ -176,7 +175,7 @@ def resume(
     checkpoints: Checkpoints,
     seed: int = 0,
     participation: Participation = FullParticipation(),
-    weights: ArrayLike | None = None,
+    weights: Weighting = None,
     engine: Engine = Simulation(),
     limits: Limits = NO_LIMITS,
     every: int = 1,
@@ -281,7 +280,7 @@ def best_round(
     checkpoints: Checkpoints,
     seed: int = 0,
     participation: Participation = FullParticipation(),
-    weights: ArrayLike | None = None,
+    weights: Weighting = None,
     engine: Engine = Simulation(),
     limits: Limits = NO_LIMITS,
 ) -> Round:

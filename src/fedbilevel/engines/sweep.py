@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
-from numpy.typing import ArrayLike
 
 from fedbilevel.algorithms.protocol import FederatedAlgorithm, Server
 from fedbilevel.data.devices import Devices
+from fedbilevel.data.weights import Weighting
 from fedbilevel.engines.checks import check_seed
 from fedbilevel.engines.costs import Costs
 from fedbilevel.engines.many_runs import ManyProgram, ManyRuns, OneRun, axes
@@ -49,7 +49,7 @@ def sweep(
     seeds: Sequence[int],
     measure: Measure,
     participation: Participation = FullParticipation(),
-    weights: ArrayLike | None = None,
+    weights: Weighting = None,
 ) -> Sweep:
     """Run every setting with every seed and measure after each round.
 

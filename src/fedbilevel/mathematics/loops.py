@@ -35,6 +35,8 @@ def map_each(
         [1.0, 2.0]
     """
     if arrays.namespace(values) is jnp:
+        if all(value is values[0] for value in values):
+            return jax.lax.map(lambda other: function(values[0], other), others)
         stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *values)
         return jax.lax.map(lambda pair: function(*pair), (stacked, others))
     return arrays.stack([function(*pair) for pair in zip(values, others, strict=True)])

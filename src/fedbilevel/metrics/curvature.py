@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from numpy.typing import ArrayLike
 
 from fedbilevel.data.devices import Devices
+from fedbilevel.data.weights import Weighting
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 from fedbilevel.metrics.extremes import Vector, spectral_norm
 from fedbilevel.metrics.full_data import full_data, full_data_problem
@@ -18,7 +18,7 @@ def largest_curvature(
     x: Upper,
     y: Lower,
     *,
-    weights: ArrayLike | None = None,
+    weights: Weighting = None,
     block_size: int = 4096,
 ) -> float:
     """Return the largest eigenvalue of ∇²yy g over all examples, at a point.

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array
-from numpy.typing import ArrayLike
 
 from fedbilevel.data.devices import Devices
+from fedbilevel.data.weights import Weighting
 from fedbilevel.engines.costs import Costs
 from fedbilevel.engines.preparation import RunSpec
 from fedbilevel.engines.protocol import Engine
@@ -130,7 +130,7 @@ def diagnose(
     survey: Survey = Survey(),
     tolerance: float = 0.1,
     seed: int = 0,
-    weights: ArrayLike | None = None,
+    weights: Weighting = None,
     engine: Engine = Simulation(),
     report: Callable[[DiagnosisProgress], None] = lambda progress: None,
 ) -> Diagnosis:

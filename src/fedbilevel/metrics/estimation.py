@@ -9,12 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
-from numpy.typing import ArrayLike
 
 from fedbilevel.data.devices import Devices
+from fedbilevel.data.weights import Weighting
 from fedbilevel.engines.loss_checks import require_mean
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.arrays import in_double
+from fedbilevel.mathematics.batches import for_devices
 from fedbilevel.mathematics.problem import BilevelProblem, Loss, Lower, Upper
 from fedbilevel.metrics.extremes import (
     Vector,
@@ -43,7 +44,7 @@ def estimate_assumptions(
     x: Upper,
     y: Lower,
     *,
-    weights: ArrayLike | None = None,
+    weights: Weighting = None,
     examples: int = 8,
     seed: int = 0,
     tolerance: float = 1e-6,
@@ -100,8 +101,9 @@ def estimate_assumptions(
     with jax.enable_x64(True):
         x, y = in_double(x), in_double(y)
         upper, lower = full_data(devices, weights, block_size)
-        require_mean("upper_loss", problem.upper_loss, x, y, first_rows(upper))
-        require_mean("lower_loss", problem.lower_loss, x, y, first_rows(lower))
+        inner = for_devices(problem)
+        require_mean("upper_loss", inner.upper_loss, x, y, first_rows(upper))
+        require_mean("lower_loss", inner.lower_loss, x, y, first_rows(lower))
         whole = full_data_problem(problem)
         point, unravel = ravel_pytree((x, y))
         f, g = _flat(whole.upper_loss, unravel), _flat(whole.lower_loss, unravel)

@@ -6,14 +6,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
-from numpy.typing import ArrayLike
+from jaxtyping import Array, Float, Int
 
 from fedbilevel.data.devices import Devices
 from fedbilevel.data.examples import StoredExamples
-from fedbilevel.engines.checks import check_weights
+from fedbilevel.data.weights import Weighting, level_weights
 from fedbilevel.engines.loss_checks import MOST_ROWS
 from fedbilevel.mathematics.arrays import has_tensors
+from fedbilevel.mathematics.batches import SiteBatch, SiteTerm, for_devices
 from fedbilevel.mathematics.problem import Batch, BilevelProblem, Loss, Lower, Upper
 
 
@@ -35,7 +35,7 @@ class FullData(NamedTuple):
 
 
 def full_data(
-    devices: Devices, weights: ArrayLike | None, block_size: int
+    devices: Devices, weights: Weighting, block_size: int
 ) -> tuple[FullData, FullData]:
     """Return all upper and all lower examples, with floats in double precision.
 
@@ -48,20 +48,18 @@ def full_data(
         >>> lower.shares.sum(), lower.shares.shape
         (Array(1., dtype=float32), (2, 4))
     """
-    count = devices.device_count
-    array = check_weights(weights, count)
+    levels = level_weights(devices, weights)
     # A device of weight zero is absent, so its data are not loaded.
-    present = np.flatnonzero(array)
+    present = np.flatnonzero(levels.devices)
     cohort = devices.cohort(present)
     if has_tensors(cohort):
         raise TypeError(
             "devices has tensors, which JAX does not read. Pass the examples as arrays "
             "of NumPy in InMemoryDevices."
         )
-    array = array[present] / array.sum()
     return (
-        _blocks(cohort.upper, array, block_size),
-        _blocks(cohort.lower, array, block_size),
+        _blocks(cohort.upper, present, levels.upper[present], block_size),
+        _blocks(cohort.lower, present, levels.lower[present], block_size),
     )
 
 
@@ -76,7 +74,7 @@ def full_data_problem(problem: BilevelProblem) -> BilevelProblem:
         >>> float(whole.lower_loss(jnp.array(0.0), jnp.array(2.0), data))
         3.0
     """
-    inner = problem.for_jax
+    inner = for_devices(problem.for_jax)
     if problem.view is not None:
         # JAX cannot differentiate a loss of PyTorch.
         return inner.map(_full_oracle)
@@ -129,16 +127,23 @@ def _full_oracle(oracle: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _blocks(
-    examples: StoredExamples, weights: Float[np.ndarray, "devices"], block_size: int
+    examples: StoredExamples,
+    devices: Int[np.ndarray, "devices"],
+    weights: Float[np.ndarray, "devices"],
+    block_size: int,
 ) -> FullData:
     length = len(jax.tree.leaves(examples.arrays)[0])
-    starts, ends = examples.offset, examples.offset + examples.size
+    counted = weights > 0
+    devices, weights = devices[counted], weights[counted]
+    offsets, sizes = examples.offset[counted], examples.size[counted]
+    starts, ends = offsets, offsets + sizes
     # Devices may share rows: running sums add the shares of all devices of a row.
     cover, change = np.zeros(length + 1, int), np.zeros(length + 1)
-    for array, amount in ((cover, 1), (change, weights / examples.size)):
+    for array, amount in ((cover, 1), (change, weights / sizes)):
         np.add.at(array, starts, amount)
         np.add.at(array, ends, -amount)
-    rows = np.flatnonzero(np.cumsum(cover[:-1]))
+    holders = np.cumsum(cover[:-1])
+    rows = np.flatnonzero(holders)
     shares = np.cumsum(change[:-1])[rows]
     size = min(block_size, len(rows))
     padding = -len(rows) % size
@@ -151,7 +156,14 @@ def _blocks(
             array = array.astype(np.float64)
         return jnp.asarray(array.reshape(-1, size, *array.shape[1:]))
 
+    batch = examples.arrays
+    if holders.max() == 1:
+        # No two devices share examples, so each example has a site.
+        owner = np.zeros(length, np.int32)
+        for device, start, end in zip(devices, starts, ends, strict=True):
+            owner[start:end] = device
+        batch = SiteBatch(batch, SiteTerm(owner, np.ones(length)))
     return FullData(
-        jax.tree.map(arrange, examples.arrays),
+        jax.tree.map(arrange, batch),
         jnp.asarray(np.pad(shares, (0, padding)).reshape(-1, size)),
     )

@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
-from numpy.typing import ArrayLike
 
 from fedbilevel.algorithms.protocol import FederatedAlgorithm
 from fedbilevel.algorithms.sampling import draw_hypergradient_samples
@@ -30,6 +29,7 @@ from fedbilevel.algorithms.step_sizes import (
 from fedbilevel.algorithms.wrapper import innermost, layers
 from fedbilevel.data.devices import Devices
 from fedbilevel.data.examples import RandomKey, StoredData, one_device
+from fedbilevel.data.weights import Weighting
 from fedbilevel.engines.limits import NO_LIMITS, Limits
 from fedbilevel.engines.participation import FullParticipation, Participation
 from fedbilevel.engines.preparation import RunSpec
@@ -96,7 +96,7 @@ def find_instabilities(
     seconds: float = 60.0,
     seed: int = 0,
     participation: Participation = FullParticipation(),
-    weights: ArrayLike | None = None,
+    weights: Weighting = None,
     engine: Engine = Simulation(),
     limits: Limits = NO_LIMITS,
 ) -> tuple[Instability, ...]:

@@ -6,9 +6,9 @@ from functools import cached_property
 from typing import NamedTuple
 
 import jax
-from numpy.typing import ArrayLike
 
 from fedbilevel.data.devices import Devices
+from fedbilevel.data.weights import Weighting
 from fedbilevel.mathematics.problem import BilevelProblem, Loss, Lower, Upper
 from fedbilevel.metrics.full_data import FullData, full_data, full_data_problem
 from fedbilevel.metrics.reference import Reference, newton_reference
@@ -36,7 +36,7 @@ class FullProblem:
 
     problem: BilevelProblem
     devices: Devices
-    weights: ArrayLike | None = None
+    weights: Weighting = None
 
     @cached_property
     def upper_loss(self) -> Callable[[Upper, Lower], float]:

@@ -9,12 +9,13 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jax.scipy.sparse.linalg import cg
 from jaxtyping import Array, Float, PyTree
-from numpy.typing import ArrayLike
 
 from fedbilevel.data.devices import Devices
+from fedbilevel.data.weights import Weighting
 from fedbilevel.engines.loss_checks import require_mean
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.arrays import all_finite, in_double
+from fedbilevel.mathematics.batches import for_devices
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper, require_double
 from fedbilevel.metrics.full_data import (
     FullData,
@@ -70,7 +71,7 @@ def newton_reference(
     problem: BilevelProblem,
     devices: Devices,
     *,
-    weights: ArrayLike | None = None,
+    weights: Weighting = None,
     tolerance: float = 1e-9,
     block_size: int = 4096,
 ) -> Reference:
@@ -106,7 +107,7 @@ def newton_reference(
         4.0
     """
     require_double(problem)
-    inner, whole = problem.for_jax, full_data_problem(problem)
+    inner, whole = for_devices(problem.for_jax), full_data_problem(problem)
     with jax.enable_x64(True):
         upper, lower = full_data(devices, weights, block_size)
     solve = _lower_solver(whole, tolerance)

@@ -4,10 +4,10 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
-from numpy.typing import ArrayLike
 
 from fedbilevel.algorithms.auto_fedbio import AutoFedBiO
 from fedbilevel.data.devices import Devices
+from fedbilevel.data.weights import Weighting
 from fedbilevel.engines.checks import check_rounds
 from fedbilevel.engines.costs import Costs
 from fedbilevel.engines.preparation import RunSpec
@@ -79,7 +79,7 @@ def suggest(
     rounds: int,
     batch_size: int | None = None,
     seed: int = 0,
-    weights: ArrayLike | None = None,
+    weights: Weighting = None,
     engine: Engine = Simulation(),
 ) -> Suggestion:
     """Measure curvatures on the devices, and return settings with a reason for each.
@@ -153,7 +153,7 @@ def batch_curvature(
     batch_size: int,
     rounds: int,
     seed: int = 0,
-    weights: ArrayLike | None = None,
+    weights: Weighting = None,
     engine: Engine = Simulation(),
 ) -> float:
     """Return the 90 % quantile of the curvatures of batches, near y*(x).

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 from fedbilevel.data.devices import InMemoryDevices, LocalExamples, require_local
 from fedbilevel.error_text import first_line
 from fedbilevel.mathematics.arrays import on_host
+from fedbilevel.mathematics.batches import SiteBatch, SiteTerm
 from fedbilevel.mathematics.keys import HostKey
 from fedbilevel.mathematics.problem import Batch
 from fedbilevel.torch.conversion import to_tensors
@@ -31,12 +32,15 @@ class TensorExamples(NamedTuple):
         sizes: number of rows of the device, or an array with that of each device.
         position: that of the device among several, in a function that `vmap`
             vectorises; None for a single device.
+        term: numbers of the devices and factors of their losses, if losses depend on
+            them; batches are of type `SiteBatch` then.
     """
 
     arrays: Batch
     offsets: Any
     sizes: Any
     position: Tensor | None = None
+    term: SiteTerm | None = None
 
     @property
     def size(self) -> Tensor:
@@ -52,8 +56,10 @@ class TensorExamples(NamedTuple):
             # Each device looks up its own rows: the index differs between devices.
             rows = rows[self.position]
         return tuple(
-            jax.tree.map(
-                lambda array, i=i: array[rows[i].to(array.device)], self.arrays
+            self._batch(
+                jax.tree.map(
+                    lambda array, i=i: array[rows[i].to(array.device)], self.arrays
+                )
             )
             for i in range(draws)
         )
@@ -72,12 +78,23 @@ class TensorExamples(NamedTuple):
         total, size, first = None, int(self.sizes), int(self.offsets)
         for begin in range(first, first + size, batch_size):
             end = min(begin + batch_size, first + size)
-            part = function(
-                jax.tree.map(lambda a, s=slice(begin, end): a[s], self.arrays)
-            )
+            rows = jax.tree.map(lambda a, s=slice(begin, end): a[s], self.arrays)
+            part = function(self._batch(rows))
             part = jax.tree.map(lambda leaf, n=end - begin: leaf * (n / size), part)
             total = part if total is None else jax.tree.map(torch.add, total, part)
         return total
+
+    def _batch(self, rows: Batch) -> Batch:
+        if self.term is None:
+            return rows
+        leaf = jax.tree.leaves(rows)[0]
+
+        def column(values: Any) -> Tensor:
+            tensor = torch.as_tensor(values, device=leaf.device)
+            own = tensor if self.position is None else tensor[self.position]
+            return own.expand(len(leaf))
+
+        return SiteBatch(rows, SiteTerm(*map(column, self.term)))
 
 
 class TensorData(NamedTuple):
@@ -133,12 +150,12 @@ class TensorDevices:
     @property
     def upper_sizes(self) -> Int[np.ndarray, "devices"]:
         """The number of upper examples of each device."""
-        return self._levels[0][2]
+        return self._levels[0].counts
 
     @property
     def lower_sizes(self) -> Int[np.ndarray, "devices"]:
         """The number of lower examples of each device."""
-        return self._levels[1][2]
+        return self._levels[1].counts
 
     def cohort(self, devices: Int[np.ndarray, "*cohort"]) -> Any:
         """Return the `TensorData` of a device, or of several."""
@@ -179,9 +196,17 @@ class OnDemandTensors:
 
 
 class _Level(NamedTuple):
+    """The examples of a level; a device without has a placeholder of one example."""
+
     arrays: Batch
     offsets: np.ndarray
     sizes: np.ndarray
+    held: np.ndarray
+
+    @property
+    def counts(self) -> Int[np.ndarray, "devices"]:
+        """The number of examples of each device."""
+        return np.where(self.held, self.sizes, 0)
 
 
 def _levels_of(
@@ -202,7 +227,7 @@ def _levels_of(
 def _data(levels: Sequence[_Level], devices: Int[np.ndarray, "*cohort"]) -> TensorData:
     upper, lower = (
         TensorExamples(arrays, offsets[devices], sizes[devices])
-        for arrays, offsets, sizes in levels
+        for arrays, offsets, sizes, _ in levels
     )
     return TensorData(upper, lower)
 
@@ -211,8 +236,19 @@ def _concatenate(
     numbers: Sequence[int] | np.ndarray, level: str, sources: Sequence[Any]
 ) -> _Level:
     parts, counts = [], []
+    held = np.array([source is not None for source in sources])
+    if not held.any():
+        raise ValueError(
+            f"No device has {level} examples. Give {level} examples to at least one."
+        )
+    first_held = int(np.flatnonzero(held)[0])
     for number, source in zip(numbers, sources, strict=True):
-        part, count = _read(f"Device {int(number)}: {level} examples", source)
+        if source is None:
+            where, source = int(numbers[first_held]), sources[first_held]
+            part, _ = _read(f"Device {where}: {level} examples", source)
+            part, count = jax.tree.map(lambda leaf: leaf[:1], part), 1
+        else:
+            part, count = _read(f"Device {int(number)}: {level} examples", source)
         parts.append(part)
         counts.append(count)
     sizes = np.array(counts)
@@ -226,7 +262,7 @@ def _concatenate(
                 "devices the same shapes."
             )
     arrays = jax.tree.map(lambda *leaves: torch.cat(leaves), *parts)
-    return _Level(arrays, np.cumsum(sizes) - sizes, sizes)
+    return _Level(arrays, np.cumsum(sizes) - sizes, sizes, held)
 
 
 def _read(where: str, source: Any) -> tuple[Batch, int]:
@@ -274,5 +310,8 @@ def as_arrays(examples: LocalExamples) -> LocalExamples:
         >>> as_arrays(LocalExamples(DataLoader(rows, batch_size=2), rows)).upper.shape
         (3, 2)
     """
-    (upper, *_), (lower, *_) = _levels_of([examples])
-    return LocalExamples(*jax.tree.map(on_host, (upper, lower)))
+    levels = [
+        None if source is None else _read(f"Device 0: {level} examples", source)[0]
+        for level, source in zip(LocalExamples._fields, examples, strict=True)
+    ]
+    return LocalExamples(*jax.tree.map(on_host, levels))

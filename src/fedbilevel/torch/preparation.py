@@ -8,13 +8,14 @@ import torch
 from jaxtyping import PyTree
 from torch import Tensor
 
-from fedbilevel.data.devices import InMemoryDevices, OnDemandDevices
+from fedbilevel.data.devices import Devices, InMemoryDevices, OnDemandDevices
+from fedbilevel.data.examples import seen_by
+from fedbilevel.data.weights import with_levels
 from fedbilevel.engines.checks import (
     check_participation,
     check_rounds,
     check_run,
     check_variable,
-    check_weights,
     describe_failure,
 )
 from fedbilevel.engines.loss_checks import MOST_ROWS, require_mean
@@ -26,6 +27,7 @@ from fedbilevel.engines.phase_checks import (
 from fedbilevel.engines.preparation import Prepared, RunSpec, references
 from fedbilevel.engines.protocol import Job, RunState
 from fedbilevel.mathematics import arrays
+from fedbilevel.mathematics.batches import for_devices
 from fedbilevel.mathematics.keys import HostKey
 from fedbilevel.mathematics.problem import Batch, BilevelProblem, Loss, Lower, Upper
 from fedbilevel.torch.conversion import to_arrays, to_tensors
@@ -68,13 +70,14 @@ def prepare_tensors(spec: RunSpec) -> Prepared:
             "fedbilevel.torch.bilevel_problem(upper_loss, lower_loss), or another "
             "engine."
         )
-    devices = _tensor_devices(spec.devices)
     x, y = jax.tree.map(
         # A later change of the caller's tensors must not change the run.
         torch.clone,
         arrays.canonical((to_tensors(spec.x), to_tensors(spec.y))),
     )
+    devices, weights = with_levels(_tensor_devices(spec.devices), spec.weights, x)
     check_losses(problem, x, y, devices)
+    problem = for_devices(problem)
     first = algorithm.init(problem, x, y)
     check_first_state(algorithm, first)
     server, private = arrays.canonical(first)
@@ -99,7 +102,6 @@ def prepare_tensors(spec: RunSpec) -> Prepared:
         costs={},
     )
     state = RunState(server, spec.engine.private_states(private, count))
-    weights = check_weights(spec.weights, count)
     return Prepared(spec, job, state, weights, spec.seed)
 
 
@@ -107,7 +109,7 @@ def check_losses(
     problem: BilevelProblem,
     x: Upper,
     y: Lower,
-    devices: TensorDevices | OnDemandTensors,
+    devices: Devices,
 ) -> None:
     """Raise an error unless x and y are differentiable and both losses are means.
 
@@ -131,7 +133,9 @@ def check_losses(
     """
     for name, variable in (("x", x), ("y", y)):
         _check_start(name, variable)
-    data, reached = devices.cohort(np.array(0)), {}
+    data: Any = devices.cohort(np.array(0))
+    reached = {}
+    x = seen_by(data, x)
     for name, loss, examples in (
         ("upper_loss", problem.upper_loss, data.upper),
         ("lower_loss", problem.lower_loss, data.lower),

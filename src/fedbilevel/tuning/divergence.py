@@ -7,10 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
-from numpy.typing import ArrayLike
 
 from fedbilevel.data.devices import Devices
-from fedbilevel.engines.checks import check_weights
+from fedbilevel.data.weights import Weighting, Weights, level_weights
 from fedbilevel.mathematics.problem import BilevelProblem, Loss, Lower, Upper
 from fedbilevel.metrics.full_data import FullData, full_data, full_data_problem
 
@@ -39,7 +38,7 @@ def divergence_check(
     devices: Devices,
     x: Upper,
     y: Lower,
-    weights: ArrayLike | None = None,
+    weights: Weighting = None,
 ) -> Callable[[Upper, Lower], bool]:
     """Return a function of the last x and y that detects whether a run has diverged.
 
@@ -71,7 +70,8 @@ def divergence_check(
         >>> diverged(1.0, 1.5), diverged(1.0, -1e19)
         (False, True)
     """
-    shares = _select_devices(check_weights(weights, devices.device_count))
+    levels = level_weights(devices, weights)
+    shares = Weights(_select_devices(levels.upper), _select_devices(levels.lower))
     upper, lower = map(_select_examples, full_data(devices, shares, EXAMPLES))
     full = full_data_problem(problem)
     losses = jax.jit(

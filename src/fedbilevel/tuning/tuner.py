@@ -7,12 +7,12 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
-from numpy.typing import ArrayLike
 
 from fedbilevel.algorithms.protocol import FederatedAlgorithm
 from fedbilevel.algorithms.step_sizes import value_of
 from fedbilevel.algorithms.wrapper import find_layer
 from fedbilevel.data.devices import Devices
+from fedbilevel.data.weights import Weighting
 from fedbilevel.engines.checks import check_rounds
 from fedbilevel.engines.fingerprint import describe
 from fedbilevel.engines.limits import NO_LIMITS, Limits
@@ -116,7 +116,7 @@ def tune(
     score: Score | None = None,
     file: Path | str | None = None,
     participation: Participation = FullParticipation(),
-    weights: ArrayLike | None = None,
+    weights: Weighting = None,
     limits: Limits = NO_LIMITS,
     engine: Engine = Simulation(),
     report: Callable[[TuningProgress], object] = lambda progress: None,

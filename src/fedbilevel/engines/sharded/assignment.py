@@ -121,6 +121,7 @@ def _load(
             return np.zeros((leaf.shape[0] * len(numbers), *leaf.shape[1:]), leaf.dtype)
 
         arrays = jax.tree.map(zeros, form.arrays)
+        term = jax.tree.map(lambda leaf: np.zeros(len(numbers), leaf.dtype), form.term)
         if stored is not None:
             offset[indices], size[indices] = stored.offset, stored.size
 
@@ -128,7 +129,10 @@ def _load(
                 array[: len(leaf)] = leaf
 
             jax.tree.map(write, arrays, stored.arrays)
-        return StoredExamples(arrays, offset, size)
+            jax.tree.map(
+                lambda entries, own: np.put(entries, indices, own), term, stored.term
+            )
+        return StoredExamples(arrays, offset, size, term)
 
     form: Any = job.form
     return StoredData(

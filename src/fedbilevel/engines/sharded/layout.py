@@ -177,8 +177,15 @@ def _put(layout: Layout, stored: StoredExamples) -> StoredExamples:
 
         return layout.split((longest, *host.shape[1:]), part)
 
+    def put_entries(entries: np.ndarray) -> Array:
+        padded = _pad(entries, layout.shards * layout.block)
+        return layout.split(
+            (layout.block,), padded.reshape(layout.shards, layout.block).__getitem__
+        )
+
     return StoredExamples(
         jax.tree.map(put, stored.arrays),
         layout.split((layout.block,), starts.__getitem__),
         layout.split((layout.block,), counts.__getitem__),
+        jax.tree.map(put_entries, stored.term),
     )

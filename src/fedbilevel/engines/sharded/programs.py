@@ -244,7 +244,10 @@ def _chunk(
     index = number * rows.size + in_order if program.loaded else rows
 
     def select(stored: StoredExamples) -> StoredExamples:
-        return stored._replace(offset=stored.offset[index], size=stored.size[index])
+        chosen: StoredExamples = jax.tree.map(
+            lambda entries: entries[index], stored._replace(arrays=())
+        )
+        return chosen._replace(arrays=stored.arrays)
 
     upper, lower = work.data
     data = StoredData(select(upper), select(lower))

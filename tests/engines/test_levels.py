@@ -1,0 +1,251 @@
+"""Levels without examples, weights by level and rows by site, on every engine.
+
+The reference is the same problem with the number and the factors of each device written
+into its examples by hand.
+"""
+
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedbilevel import (
+    AutoFedBiO,
+    BilevelProblem,
+    DebugSimulation,
+    Engine,
+    FedBiO,
+    InMemoryDevices,
+    LocalExamples,
+    Sharded,
+    Simulation,
+    SiteRows,
+    SiteWeights,
+    UniformSample,
+    Weights,
+    run,
+    with_whole_batches,
+)
+from fedbilevel.data.weights import level_weights
+from fedbilevel.metrics import newton_reference
+from tests import quadratic
+from tests.algorithms.table import ALGORITHMS, KINDS, in_tiers
+
+K = 5
+UPPER = np.array([0.0, 3.0, 0.0, 1.0, 2.0])
+LOWER = np.array([1.0, 2.0, 1.5, 0.0, 0.5])
+ENGINES: dict[str, Engine] = {
+    "simulation": Simulation(),
+    "chunks": Simulation(chunk_size=2),
+    "sharded": Sharded(),
+    "debug": DebugSimulation(),
+}
+Y = 0.5 * np.ones(quadratic.Y_SIZE)
+
+
+def start() -> tuple[Any, np.ndarray]:
+    """Return x with a row for each site and a shared part, and y."""
+    x = {
+        "own": SiteRows(np.linspace(-1, 1, K * 2).reshape(K, 2)),
+        "shared": np.array([0.3]),
+        "weight": SiteWeights(np.linspace(0.5, -0.5, K)),
+    }
+    return x, Y
+
+
+def plain_start() -> tuple[Any, np.ndarray]:
+    """Return the numbers of `start` without its types."""
+    x, y = start()
+    return x | {"own": x["own"].rows, "weight": x["weight"].logits}, y
+
+
+def joined(x: Any) -> Any:
+    return jnp.concatenate([x["own"], x["shared"]])
+
+
+def upper_loss(x, y, batch):
+    return quadratic.upper_loss(joined(x), y, batch)
+
+
+def lower_loss(x, y, batch):
+    return x["weight"] * quadratic.lower_loss(joined(x), y, batch)
+
+
+def held() -> list[LocalExamples]:
+    return quadratic.devices(K, 3, noise=0.4)
+
+
+def levels() -> InMemoryDevices:
+    """Return named devices without the examples of weight 0."""
+    return InMemoryDevices(
+        {
+            f"site {k}": LocalExamples(
+                each.upper if UPPER[k] else None, each.lower if LOWER[k] else None
+            )
+            for k, each in enumerate(held())
+        }
+    )
+
+
+def by_hand() -> tuple[BilevelProblem, InMemoryDevices, np.ndarray]:
+    """Return the same problem with columns in the examples, devices and weights."""
+    v, w = UPPER / UPPER.sum(), LOWER / LOWER.sum()
+    shares = (v + w) / 2
+
+    def with_columns(k: int, rows: Any, share: float) -> Any:
+        count = len(jax.tree.leaves(rows)[0])
+        factor = np.full(count, share / shares[k])
+        return {"rows": rows, "factor": factor, "site": np.full(count, k)}
+
+    def own(x: Any, batch: Any) -> Any:
+        site = batch["site"][0]
+        weights = K * jax.nn.softmax(x["weight"])
+        own = {"own": x["own"][site], "shared": x["shared"]}
+        return own | {"weight": weights[site]}
+
+    def scaled(loss: Any) -> Any:
+        def of_site(x, y, batch):
+            return batch["factor"][0] * loss(own(x, batch), y, batch["rows"])
+
+        return of_site
+
+    # In the reference, devices without examples have those of the first with some.
+    first = [np.flatnonzero(level)[0] for level in (UPPER, LOWER)]
+    examples = held()
+    columns = [
+        LocalExamples(
+            with_columns(
+                k, each.upper if v[k] else one_row(examples[first[0]].upper), v[k]
+            ),
+            with_columns(
+                k, each.lower if w[k] else one_row(examples[first[1]].lower), w[k]
+            ),
+        )
+        for k, each in enumerate(examples)
+    ]
+    problem = BilevelProblem(scaled(upper_loss), scaled(lower_loss))
+    return problem, InMemoryDevices(columns), shares
+
+
+def one_row(rows: Any) -> Any:
+    return jax.tree.map(lambda leaf: leaf[:1], rows)
+
+
+def numbers(rounds: Any) -> list[np.ndarray]:
+    return [
+        np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(r.server)])
+        for r in rounds
+    ]
+
+
+@pytest.mark.parametrize("participation", [UniformSample(5), UniformSample(3)])
+@in_tiers(quick=(), check=KINDS[1:2])
+def test_levels_and_rows_are_those_written_by_hand(name, participation):
+    problem, devices, shares = by_hand()
+    settings = {"rounds": 3, "participation": participation}
+    algorithm = ALGORITHMS[name]()
+    expected = numbers(
+        run(problem, algorithm, devices, *plain_start(), weights=shares, **settings)
+    )
+    assert np.abs(expected[-1] - expected[0]).max() > 1e-3
+    for engine in ENGINES.values():
+        ours = numbers(
+            run(
+                BilevelProblem(upper_loss, lower_loss),
+                algorithm,
+                levels(),
+                *start(),
+                weights=Weights(UPPER, LOWER),
+                engine=engine,
+                **settings,
+            )
+        )
+        for one, other in zip(ours, expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=0, atol=1e-10)
+
+
+def test_whole_batches_are_the_full_gradients():
+    """One round of FedBiO is the step of the closed form, whatever the sizes."""
+    generator = np.random.default_rng(3)
+    held = [quadratic.examples(generator, count, 0.5) for count in (2, 40, 33)]
+    algorithm = with_whole_batches(FedBiO(0.1, 0.3, 0.5, 0.4, batch_size=1))
+    x, y = np.ones(quadratic.X_SIZE), Y
+    for rounds in (1, 2):
+        *_, last = run(
+            quadratic.problem(), algorithm, InMemoryDevices(held), x, y, rounds=rounds
+        )
+    mean = quadratic.Mean.of(held)
+    z = np.zeros_like(y)
+    for _ in range(2):
+        step_x = mean.shift + quadratic.RIDGE * x + mean.coupling.T @ z
+        step_y = mean.matrix @ y - mean.coupling @ x - mean.offset
+        step_z = mean.matrix @ z - (y - mean.target)
+        x, y, z = x - 0.03 * step_x, y - 0.05 * step_y, z - 0.04 * step_z
+    np.testing.assert_allclose(last.x, x, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(last.y, y, rtol=0, atol=1e-12)
+
+
+@pytest.mark.slow
+def test_each_mean_is_over_the_devices_with_examples():
+    """Runs converge to the closed form of the two means, with one trusted device."""
+    held = quadratic.devices(4, 3, noise=0.5)
+    devices = InMemoryDevices(
+        [
+            held[0]._replace(lower=None),
+            *(each._replace(upper=None) for each in held[1:]),
+        ]
+    )
+    upper, lower = quadratic.Mean.of(held[:1]), quadratic.Mean.of(held[1:])
+    both = lower._replace(target=upper.target, shift=upper.shift)
+    for algorithm, tolerance in (
+        (with_whole_batches(FedBiO(0.2)), 1e-9),
+        (with_whole_batches(AutoFedBiO(rounds=1500, local_steps=1)), 1e-3),
+    ):
+        *_, last = run(
+            quadratic.problem(),
+            algorithm,
+            devices,
+            np.zeros(quadratic.X_SIZE),
+            Y,
+            rounds=1500,
+            every=1500,
+        )
+        np.testing.assert_allclose(last.x, both.solution(), rtol=0, atol=tolerance)
+    reference = newton_reference(quadratic.problem(), devices)
+    x = np.asarray(last.x)
+    for ours, expected in (
+        (reference.lower_solution(x, Y), both.lower_solution(x)),
+        (reference.hypergradient(x, Y), both.hypergradient(x)),
+    ):
+        np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-9)
+
+
+def test_the_derivatives_of_site_weights_are_those_of_softmax():
+    logits = jnp.array([0.3, -1.0, 2.0])
+    for site in range(3):
+        own = jax.grad(lambda at, k=site: 3 * jax.nn.softmax(at)[k])(logits)
+        ours = SiteWeights(logits).pull_back(np.array(site), jnp.array(1.0))
+        np.testing.assert_allclose(ours.logits, own, atol=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("weights", "text"),
+    [
+        ({"Oslo": 1.0}, "weights has the name 'Oslo', but the devices are site 0, "),
+        (Weights(upper=[1, 0, 0, 0, 0]), "All devices with upper examples have weight"),
+        (Weights(lower=[1, 1]), "shape (2,), but there are 5 devices"),
+    ],
+)
+def test_weights_that_fit_no_device_are_refused(weights, text):
+    with pytest.raises(ValueError, match=re.escape(text)):
+        level_weights(levels(), weights)
+
+
+def test_rows_for_another_number_of_sites_are_refused():
+    x = {"own": SiteRows(np.zeros((3, 2))), "shared": np.zeros(1), "weight": 1.0}
+    problem = BilevelProblem(upper_loss, lower_loss)
+    with pytest.raises(ValueError, match=r"x\['own'\] has shape .*5 devices"):
+        next(run(problem, FedBiO(0.1), levels(), x, Y, rounds=1))
