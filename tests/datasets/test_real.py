@@ -126,7 +126,10 @@ NAMES = {
     # Rows, sites with their smallest, median and largest sizes, and rows of class 1.
     [
         ("fars", 100_968, 100, (51, 190, 1_538, 10_151), 42_116),
-        ("flights", 327_346, 173, (16, 29, 14_669, 57_782), 77_630),
+        pytest.param(
+            *("flights", 327_346, 173, (16, 29, 14_669, 57_782), 77_630),
+            marks=pytest.mark.nightly,
+        ),
         ("azpro", 3_589, 8, (17, 17, 152, 535), 1_607),
         ("hsb82", 7_185, 16, (160, 14, 47, 67), 3_591),
         ("mpls_stops", 43_699, 65, (87, 9, 308, 2_932), 5_237),

@@ -92,14 +92,15 @@ def parse_flights(table: str, carriers: str) -> GroupedDataSet:
         >>> data.group_names, data.train.labels
         (('United Air Lines Inc.',), array([1], dtype=int32))
     """
-    name_of = dict(_rows(_CARRIERS, carriers, ("carrier", "name")))
+    pairs = _rows(_CARRIERS, carriers, ("carrier", "name"))
+    name_of = {pair[0]: pair[1] for pair in pairs}
     known = [
         row for row in _rows(_FLIGHTS, table, _COLUMNS) if row[-1] not in ("", "NA")
     ]
     columns = dict(zip(_COLUMNS, zip(*known, strict=True), strict=True))
     days = list(zip(columns["month"], columns["day"], strict=True))
     weekday = {
-        (month, day): f"{date(2013, int(month), int(day)):%A}"
+        (month, day): f"weekday {date(2013, int(month), int(day)).weekday()}"
         for month, day in set(days)
     }
     features: dict[str, Sequence[str]] = {

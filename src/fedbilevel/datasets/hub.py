@@ -1,7 +1,7 @@
 """Load any data set of images or numbers from the Hugging Face hub."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from jaxtyping import Float32, Int32
@@ -11,6 +11,28 @@ from fedbilevel.datasets.groups import groups_of
 from fedbilevel.datasets.table import DataSet, GroupedDataSet, LabelledData
 from fedbilevel.extras import needs
 from fedbilevel.nearest import nearest
+
+
+@overload
+def hub(
+    path: str,
+    *,
+    features: Sequence[str] | None = None,
+    label: str = "label",
+    splits: tuple[str, str] = ("train", "test"),
+    by: None = None,
+) -> DataSet: ...
+
+
+@overload
+def hub(
+    path: str,
+    *,
+    features: Sequence[str] | None = None,
+    label: str = "label",
+    splits: tuple[str, str] = ("train", "test"),
+    by: str,
+) -> GroupedDataSet: ...
 
 
 def hub(

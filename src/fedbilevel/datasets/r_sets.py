@@ -170,10 +170,11 @@ def parse_mpls_stops(table: Table) -> GroupedDataSet:
     rows = np.flatnonzero(~np.isin(searched, list(MISSING)))
     names = ("problem", "preRace", "race", "gender")
     features = {name: _rows(table, name, rows) for name in names}
-    # Features of the time do not use what was recorded after the stop began.
     dates = [datetime.fromisoformat(text) for text in _rows(table, "date", rows)]
-    for part in ("%B", "%A", "hour %H"):
-        features[part] = [f"{date:{part}}" for date in dates]
+    # Text, so that each value is a category.
+    features["month"] = [f"month {date.month}" for date in dates]
+    features["weekday"] = [f"weekday {date.weekday()}" for date in dates]
+    features["hour"] = [f"hour {date.hour}" for date in dates]
     return site_table(
         features,
         _labels(searched[rows] == "YES"),

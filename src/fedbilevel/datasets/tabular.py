@@ -3,7 +3,7 @@
 import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, overload
 
 import numpy as np
 from jaxtyping import Int32
@@ -19,6 +19,26 @@ Columns: TypeAlias = Mapping[str, Any]
 
 _SUFFIXES = (".csv", ".parquet")
 _MOST_CLASSES = 100
+
+
+@overload
+def tabular(
+    table: Path | str | Any,
+    *,
+    label: str = "label",
+    by: None = None,
+    features: Sequence[str] | None = None,
+) -> DataSet: ...
+
+
+@overload
+def tabular(
+    table: Path | str | Any,
+    *,
+    label: str = "label",
+    by: str,
+    features: Sequence[str] | None = None,
+) -> GroupedDataSet: ...
 
 
 def tabular(

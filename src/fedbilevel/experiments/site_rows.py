@@ -90,7 +90,8 @@ def mixed_order(
     # Two rows of each site come first, so that it can have one of both.
     chosen = _spread(site_of, first=2)[: training + validation]
     chosen = np.sort(chosen)
-    return chosen[_spread(site_of[chosen], first=1)]
+    order: np.ndarray = chosen[_spread(site_of[chosen], first=1)]
+    return order
 
 
 def require_rows(
