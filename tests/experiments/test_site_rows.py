@@ -10,6 +10,7 @@ from fedbilevel.data.partitions import take
 from fedbilevel.datasets.table import GroupedDataSet
 from fedbilevel.experiments.build import build_task
 from fedbilevel.experiments.files.read import ExperimentError, read_experiment
+from fedbilevel.experiments.files.write import write_experiment
 from fedbilevel.experiments.schema import Data, Experiment, Partition
 from fedbilevel.experiments.site_rows import mixed_order
 from fedbilevel.experiments.split_data import split_data
@@ -129,12 +130,9 @@ def test_other_partitions_have_no_names(directory):
     assert split_data(data, Partition(devices=3)).names is None
 
 
-def test_the_file_is_relative_to_the_experiment(directory, monkeypatch, tmp_path):
+def test_the_file_is_relative_to_the_experiment(directory, monkeypatch):
     monkeypatch.chdir("/")
-    experiment = read_experiment(directory / "first.toml")
-    from fedbilevel.experiments.files.paths import located
-
-    task = build_task(located(experiment, directory))
+    task = build_task(read_experiment(directory / "first.toml"))
     assert task.devices.device_count == 4
 
 
@@ -181,8 +179,6 @@ def test_training_rows_have_the_shares_of_all_sites(training):
 
 
 def test_writing_and_reading_keep_the_keys_of_sites(tmp_path):
-    from fedbilevel.experiments.files.write import write_experiment
-
     experiment = Experiment(
         FedBiO(0.1),
         data=Data("tabular", path="/x/people.csv", label="died", features=("age",)),
