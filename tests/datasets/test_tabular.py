@@ -112,5 +112,5 @@ def test_a_missing_file_and_a_broken_line_are_named(tmp_path):
 def test_without_pyarrow_the_cure_is_named(monkeypatch, tmp_path):
     (tmp_path / "table.parquet").write_bytes(b"")
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    with pytest.raises(ImportError, match="pip install pyarrow"):
+    with pytest.raises(ImportError, match=r"pip install 'fedbilevel\[partition\]'"):
         tabular(tmp_path / "table.parquet")

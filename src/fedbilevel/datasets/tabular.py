@@ -141,7 +141,7 @@ def _read_csv(path: Path) -> Columns:
 
 
 def _read_parquet(path: Path) -> Columns:
-    with needs("Parquet files", "pyarrow", "pyarrow"):
+    with needs("Parquet files", "pyarrow", "'fedbilevel[partition]'"):
         from pyarrow.parquet import read_table
     table = read_table(path)
     return {name: table.column(name).to_pylist() for name in table.column_names}
