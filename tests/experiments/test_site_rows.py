@@ -1,6 +1,7 @@
 """Experiments whose devices are the sites of a data set."""
 
 import logging
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -153,6 +154,33 @@ def test_a_wrong_combination_is_refused_in_a_sentence(old, new, message, directo
     with pytest.raises(ExperimentError) as caught:
         read_experiment(directory / "first.toml")
     assert message in str(caught.value)
+
+
+def test_natural_devices_are_the_groups_of_the_data(directory, monkeypatch):
+    monkeypatch.setattr(datasets, "adult", lambda: table_of(directory))
+    natural = split_data(Data("adult"), Partition(natural=True))
+    by_column = split_data(*settings(directory))
+    assert natural.names == by_column.names
+    for rows, expected in (
+        (natural.split.training_rows, by_column.split.training_rows),
+        (natural.split.validation_rows, by_column.split.validation_rows),
+    ):
+        for got, part in zip(rows, expected, strict=True):
+            np.testing.assert_array_equal(got, part)
+
+
+def test_label_noise_and_imbalance_apply_to_training_examples_alone(directory):
+    data, parts = settings(directory)
+    clean = split_data(data, parts)
+    noisy = split_data(replace(data, label_noise=0.5), parts)
+    assert noisy.wrong is not None
+    np.testing.assert_array_equal(
+        noisy.wrong, noisy.split.training.labels != clean.split.training.labels
+    )
+    tail = split_data(replace(data, imbalance=2.0), replace(parts, smallest=10)).split
+    counts = np.bincount(tail.training.labels)
+    assert counts.max() >= 1.8 * counts.min()
+    assert sum(map(len, tail.training_rows)) == len(tail.training.labels)
 
 
 def test_a_column_of_a_named_set_is_refused():
