@@ -61,6 +61,7 @@ coverage: setup
 
 # Everything at full size, for hours when nobody waits, and the types of another system.
 nightly: lint data
+	$(BIN)/python -m benchmarks.fetch_data all
 	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin
 	$(PYTEST)
 

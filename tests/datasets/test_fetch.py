@@ -85,6 +85,37 @@ def test_only_the_data_are_kept_and_they_are_fetched_once(origin):
     assert again == "3 + 3 × 2, 2 classes, in .data/tiny (exists)"
 
 
+def test_sets_of_the_same_package_are_fetched_together(origin, monkeypatch):
+    sibling = origin._replace(source=SOURCE._replace(name="sibling"))
+    other = sibling._replace(command=["no-such-program"])
+    other = other._replace(source=SOURCE._replace(name="other"))
+    origins = {"tiny": origin, "sibling": sibling, "other": other}
+    monkeypatch.setattr(fetch_data, "ORIGINS", origins)
+    fetch_data.fetch(origin)
+    assert Path(".data/sibling/a.txt").read_bytes() == CONTENT
+    assert not Path(".data/other").exists()
+
+
+def test_some_sets_are_fetched_only_by_their_name_or_all(origin, monkeypatch, capsys):
+    named = origin._replace(
+        source=SOURCE._replace(name="named"),
+        command=[*origin.command, "again"],
+        by_default=False,
+    )
+    monkeypatch.setattr(fetch_data, "ORIGINS", {"tiny": origin, "named": named})
+    for arguments, names in (
+        ([], ["tiny"]),
+        (["named"], ["named"]),
+        (["all"], ["tiny", "named"]),
+    ):
+        monkeypatch.setattr(sys, "argv", ["fetch_data", *arguments])
+        with pytest.raises(SystemExit) as caught:
+            fetch_data.main()
+        assert caught.value.code == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert [line.partition(":")[0] for line in lines] == names
+
+
 def test_a_damaged_file_is_fetched_again(origin):
     Path(".data/tiny").mkdir(parents=True)
     Path(".data/tiny/a.txt").write_bytes(b"half of")

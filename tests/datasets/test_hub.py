@@ -66,6 +66,26 @@ def test_images_are_rows_of_pixels_from_0_to_1(pixels, tmp_path):
     assert data.classes == 3  # "owl" has a name but no image
 
 
+def test_the_values_of_a_column_are_groups_with_names(people):
+    data = hub(people, label="paid", by="name")
+    assert data.group_names == ("Ada", "Bo", "Cy", "Di")
+    assert data.train_groups.tolist() == [0, 1, 2, 3]
+    assert data.test_groups.tolist() == [3, 1]
+    # A column of numbers is no feature if it has the groups.
+    data = hub(people, label="paid", by="age")
+    assert data.group_names == ("20", "35", "41", "60")
+    assert data.train.features.shape == (4, 4)
+    with pytest.raises(ValueError, match="has no column 'agee'"):
+        hub(people, label="paid", by="agee")
+
+
+def test_groups_of_classes_have_the_names_of_the_classes(tmp_path):
+    rows = images(PIXELS[:4], [0, 2, 0, 0])
+    data = hub(shards(tmp_path, rows, rows), by="label")
+    assert data.group_names == ("cat", "owl")
+    assert data.train_groups.tolist() == [0, 1, 0, 0]
+
+
 def test_images_of_16_bits_too(tmp_path):
     from PIL import Image as Pillow
 

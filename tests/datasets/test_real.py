@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedbilevel import datasets
 from fedbilevel.datasets import adult, fashion_mnist, mnist, newsgroups
 
 pytestmark = pytest.mark.slow
@@ -106,3 +107,49 @@ def test_newsgroups():
         empty = lengths == 0
         assert empty.mean() < 0.001
         np.testing.assert_allclose(lengths[~empty], 1, rtol=1e-5)
+
+
+NAMES = {
+    "fars": "District of Columbia",
+    "flights": "United Air Lines Inc.",
+    "azpro": "3.6",
+    "hsb82": "1224",
+    "mpls_stops": "Cedar Riverside",
+    "contraception": "1",
+    "covid_testing": "clinical lab",
+}
+"""A site of each data set with natural sites."""
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "features", "sizes", "positive"),
+    # Rows, sites with their smallest, median and largest sizes, and rows of class 1.
+    [
+        ("fars", 100_968, 100, (51, 190, 1_538, 10_151), 42_116),
+        pytest.param(
+            *("flights", 327_346, 173, (16, 29, 14_669, 57_782), 77_630),
+            marks=pytest.mark.nightly,
+        ),
+        ("azpro", 3_589, 8, (17, 17, 152, 535), 1_607),
+        ("hsb82", 7_185, 16, (160, 14, 47, 67), 3_591),
+        ("mpls_stops", 43_699, 65, (87, 9, 308, 2_932), 5_237),
+        ("contraception", 1_934, 11, (60, 2, 26, 118), 759),
+        ("covid_testing", 15_223, 39, (88, 1, 13, 7_402), 865),
+    ],
+)
+def test_sets_with_natural_sites(name, rows, features, sizes, positive):
+    data = getattr(datasets, name)(fetched(name))
+    groups = np.concatenate([data.train_groups, data.test_groups])
+    labels = np.concatenate([data.train.labels, data.test.labels])
+    counts = np.bincount(groups)
+    assert len(groups) == len(labels) == rows
+    assert labels.sum() == positive
+    assert NAMES[name] in data.group_names
+    got = counts.min(), np.median(counts), counts.max()
+    assert (len(data.group_names), *got) == sizes
+    tests = np.bincount(data.test_groups, minlength=len(counts))
+    np.testing.assert_array_equal(tests, counts // 5)
+    assert_parts(data, rows - tests.sum(), tests.sum(), features)
+    assert data.train.features.max() == 1
+    # Each feature occurs in a training example, and so none is constantly 0.
+    assert data.train.features.any(axis=0).all()

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pandas as pd  # type: ignore[import-untyped]
+import pandas as pd
 import pytest
 
 pytestmark = pytest.mark.process

@@ -3,13 +3,12 @@
 import numpy as np
 import pytest
 
-from fedbilevel import datasets
 from fedbilevel.experiments.schema import Data, Partition
 from fedbilevel.experiments.split_data import split_data
 
 
 def test_every_example_is_assigned_once():
-    split, wrong, _ = split_data(
+    split, wrong, *_ = split_data(
         Data(train_size=100, validation_size=50, label_noise=0.5), Partition(devices=7)
     )
     for parts, count in ((split.training_rows, 100), (split.validation_rows, 50)):
@@ -26,22 +25,6 @@ def test_a_long_tail_is_of_training_alone():
     counts = np.bincount(split.training.labels)
     assert counts.max() >= 15 * counts.min()
     assert np.bincount(split.validation.labels).min() > 20
-
-
-@pytest.mark.slow
-def test_natural_devices_are_the_groups_of_the_data():
-    source = datasets.adult()
-    split, *_ = split_data(
-        Data("adult", train_size=3000, validation_size=1000), Partition(natural=True)
-    )
-    assert len(split.training_rows) == len(source.group_names)
-    order = np.random.default_rng(0).permutation(len(source.train.labels))[:4000]
-    for group, (training, validation) in enumerate(
-        zip(split.training_rows, split.validation_rows, strict=True)
-    ):
-        members = np.flatnonzero(source.train_groups[order] == group)
-        np.testing.assert_array_equal(training, members[members < 3000])
-        np.testing.assert_array_equal(validation, members[members >= 3000] - 3000)
 
 
 def test_data_without_groups_have_no_natural_devices():

@@ -17,6 +17,7 @@ LINUX_ONLY = re.compile(
 GUARDED = {
     "commands/test_batch.py": "replaces os.sched_getaffinity, which need not exist",
     "conftest.py": "checks that /proc exists",
+    "datasets/test_site_sets.py": "has the column sched_dep_time of flights",
     "federation/computations.py": "its callers in test_worker.py skip",
     "hostile/test_cli.py": "/proc/x is a directory that nobody can create",
     "project/test_platforms.py": "lists the interfaces",

@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 from fedbilevel.commands.formatting import JSON_HELP, format_table
-from fedbilevel.datasets.adult import ADULT
-from fedbilevel.datasets.mnist import FASHION_MNIST, MNIST
-from fedbilevel.datasets.newsgroups import NEWSGROUPS
+from fedbilevel.datasets.known_sources import SOURCES
 from fedbilevel.datasets.sources import find_directory
 from fedbilevel.usage import with_plain_errors
 
@@ -87,7 +85,7 @@ def _data(with_scikit_learn: bool) -> dict[str, str | None]:
     paths: dict[str, str | None] = {
         "digits": "scikit-learn" if with_scikit_learn else None
     }
-    for source in (MNIST, FASHION_MNIST, ADULT, NEWSGROUPS):
+    for source in SOURCES:
         path = find_directory(source)
         paths[source.name] = None if path is None else str(path)
     return paths

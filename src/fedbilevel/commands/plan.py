@@ -139,7 +139,7 @@ def planned_experiment(
     fits = plan.devices <= enrolled if is_sampled else plan.devices == enrolled
     if fits:
         return result
-    if experiment.brings_data or experiment.partition.natural:
+    if experiment.brings_data or experiment.partition.has_sites:
         raise ValueError(
             f"--out: the plan is for {count_noun(plan.devices, 'device')}, but the "
             f"problem has {enrolled}. Change the number of devices of the problem, or "

@@ -1,5 +1,5 @@
 """Devices, their examples, and the partition of a table among devices."""
 
-from fedbilevel.data.partitions import fill_empty_parts, partition, take
+import lazy_loader
 
-__all__ = ["fill_empty_parts", "partition", "take"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

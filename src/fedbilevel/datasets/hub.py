@@ -1,15 +1,38 @@
 """Load any data set of images or numbers from the Hugging Face hub."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from jaxtyping import Float32, Int32
 
 from fedbilevel.datasets.columns import feature_columns, numbers_of, values_of
-from fedbilevel.datasets.table import DataSet, LabelledData
+from fedbilevel.datasets.groups import groups_of
+from fedbilevel.datasets.table import DataSet, GroupedDataSet, LabelledData
 from fedbilevel.extras import needs
 from fedbilevel.nearest import nearest
+
+
+@overload
+def hub(
+    path: str,
+    *,
+    features: Sequence[str] | None = None,
+    label: str = "label",
+    splits: tuple[str, str] = ("train", "test"),
+    by: None = None,
+) -> DataSet: ...
+
+
+@overload
+def hub(
+    path: str,
+    *,
+    features: Sequence[str] | None = None,
+    label: str = "label",
+    splits: tuple[str, str] = ("train", "test"),
+    by: str,
+) -> GroupedDataSet: ...
 
 
 def hub(
@@ -18,7 +41,8 @@ def hub(
     features: Sequence[str] | None = None,
     label: str = "label",
     splits: tuple[str, str] = ("train", "test"),
-) -> DataSet:
+    by: str | None = None,
+) -> DataSet | GroupedDataSet:
     """Return a data set of the Hugging Face hub, or its copy in a directory, as arrays.
 
     Images are flattened to one row each and scaled to [0, 1]; numbers are unchanged;
@@ -32,9 +56,11 @@ def hub(
         label: column with the class of each example.
         splits: training and test split, in the syntax of the library `datasets`. For a
             data set without a test split: `("train[:80%]", "train[80%:]")`.
+        by: column whose values are the groups, such as "writer_id"; None for a data
+            set without groups. It is no feature, unless `features` has it.
 
     Returns:
-        The set.
+        The set: a `GroupedDataSet` with `by`, otherwise a `DataSet`.
 
     Raises:
         ImportError: if the library `datasets` is not installed.
@@ -55,10 +81,11 @@ def hub(
     """
     parts = _parts(path, list(splits))
     types = parts[0].features
-    for name in (label, *(features or ())):
+    for name in (label, *([by] if by else ()), *(features or ())):
         if name not in types:
             raise ValueError(f"{path} has no column {name!r}; {nearest(name, types)}")
-    columns = tuple(features or feature_columns(types, label))
+    inputs = {name: type_ for name, type_ in types.items() if name != by}
+    columns = tuple(features or feature_columns(inputs, label))
     if not columns:
         raise ValueError(
             f"{path} has no column of images or numbers except the label {label!r}; "
@@ -74,7 +101,18 @@ def hub(
             f"{path}: examples have {train.features.shape[1]} numbers in {splits[0]}, "
             f"but {test.features.shape[1]} in {splits[1]}. Choose other features."
         )
-    return DataSet(train, test, classes)
+    if by is None:
+        return DataSet(train, test, classes)
+    values = [_group_values(by, rows) for rows in parts]
+    groups, names = groups_of(values[0] + values[1], by)
+    count = len(values[0])
+    return GroupedDataSet(train, test, classes, groups[:count], groups[count:], names)
+
+
+def _group_values(by: str, rows: Any) -> list[Any]:
+    names = getattr(rows.features[by], "names", None)
+    values: list[Any] = list(rows[by])
+    return values if names is None else [names[value] for value in values]
 
 
 def _parts(path: str, splits: list[str]) -> list[Any]:

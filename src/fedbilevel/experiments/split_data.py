@@ -8,7 +8,8 @@ from jaxtyping import Int
 from fedbilevel import datasets
 from fedbilevel.data.partitions import fill_empty_parts, partition, take
 from fedbilevel.datasets.table import DataSet, GroupedDataSet, LabelledData
-from fedbilevel.experiments.schema.data import HUB_FIELDS, Data, Partition
+from fedbilevel.experiments.schema.data import FIELDS, Data, Partition
+from fedbilevel.experiments.site_rows import find_sites, mixed_order, require_rows
 from fedbilevel.extras import needs
 from fedbilevel.problems.imbalance import long_tail
 from fedbilevel.problems.label_noise import redraw_labels
@@ -18,8 +19,12 @@ from fedbilevel.problems.split import Split, SplitData
 def split_data(data: Data, parts: Partition) -> SplitData:
     """Return the examples of a data set, split over devices.
 
+    With `natural` or `by` of the partition, each site has its examples and its name,
+    and the same share of them for validation.
+
     Raises:
-        ValueError: if the data set has too few examples or no natural groups.
+        ValueError: if the data set has too few examples or no natural groups, or a site
+            has no example for training or for validation.
 
     Example:
         >>> data = Data(train_size=100, validation_size=50)
@@ -27,20 +32,15 @@ def split_data(data: Data, parts: Partition) -> SplitData:
         >>> [len(rows) for rows in result.split.training_rows]
         [30, 36, 34]
     """
-    source = _source(data)
+    source = _source(data, parts)
+    sites = find_sites(source, data, parts) if parts.has_sites else None
     generator = np.random.default_rng(data.seed)
     order = generator.permutation(len(source.train.labels))
-    table = take(source.train, order)
-    validation = data.validation_size or max(1, len(order) // 5)
-    training = data.train_size or len(order) - validation
-    if training + validation > len(order):
-        raise ValueError(
-            f"data.train_size + data.validation_size is {training} + {validation}, but "
-            f"{data.path or data.name} has {len(order)} examples; reduce the sizes."
-        )
-    groups = None
-    if parts.natural:
-        groups = _groups(source, data.name)[order]
+    if sites is not None:
+        order = order[sites.site_of[order] >= 0]
+    training, validation = _sizes(data, len(order))
+    if sites is not None:
+        order = order[mixed_order(sites.site_of[order], training, validation)]
     elif parts.devices > min(training, validation):
         raise ValueError(
             f"partition.devices is {parts.devices}, but there are {training} training "
@@ -48,7 +48,8 @@ def split_data(data: Data, parts: Partition) -> SplitData:
             "reduce partition.devices, or raise data.train_size or "
             "data.validation_size."
         )
-    table = take(table, np.arange(training + validation))
+    order = order[: training + validation]
+    table = take(source.train, order)
     wrong = None
     training_rows = np.arange(training)
     if data.imbalance > 1:
@@ -62,40 +63,55 @@ def split_data(data: Data, parts: Partition) -> SplitData:
         )
         lower, wrong = LabelledData(lower.features, redrawn.labels), redrawn.wrong
     upper = take(table, np.arange(training, training + validation))
-    if groups is None:
+    count = len(lower.labels)
+    if sites is None:
         labels = np.concatenate([lower.labels, upper.labels])
         rows = fill_empty_parts(_partition(labels, parts))
-    else:
-        validation_rows = np.arange(training, len(table.labels))
-        members = groups[np.concatenate([training_rows, validation_rows])]
-        rows = [np.flatnonzero(members == group) for group in np.unique(members)]
-    count = len(lower.labels)
-    return SplitData(
-        Split(
-            lower,
-            upper,
-            source.test,
-            fill_empty_parts([part[part < count] for part in rows]),
-            fill_empty_parts([part[part >= count] - count for part in rows]),
-            source.classes,
-        ),
-        wrong,
-    )
+        lower_rows = fill_empty_parts([part[part < count] for part in rows])
+        upper_rows = fill_empty_parts([part[part >= count] - count for part in rows])
+        split = Split(lower, upper, source.test, lower_rows, upper_rows, source.classes)
+        return SplitData(split, wrong)
+    names = sites.sites.names
+    members = sites.site_of[order]
+    lower_rows = _rows_of_sites(members[training_rows], len(names))
+    upper_rows = _rows_of_sites(members[training:], len(names))
+    require_rows(names, lower_rows, upper_rows)
+    split = Split(lower, upper, sites.test, lower_rows, upper_rows, source.classes)
+    return SplitData(split, wrong, names=names)
 
 
-def _groups(source: DataSet | GroupedDataSet, name: str) -> Int[np.ndarray, "examples"]:
-    if not isinstance(source, GroupedDataSet):
+def _sizes(data: Data, examples: int) -> tuple[int, int]:
+    """Return the numbers of training and of validation examples."""
+    validation = data.validation_size or max(1, examples // 5)
+    training = data.train_size or examples - validation
+    if training + validation > examples:
         raise ValueError(
-            f"partition.natural is true, but the data set {name} has no natural groups "
-            "(adult has); remove the key, and set partition.devices."
+            f"data.train_size + data.validation_size is {training} + {validation}, but "
+            f"{data.path or data.name} has {examples} examples; reduce the sizes."
         )
-    return source.train_groups
+    return training, validation
 
 
-def _source(data: Data) -> DataSet | GroupedDataSet:
+def _rows_of_sites(
+    members: Int[np.ndarray, "rows"], count: int
+) -> list[Int[np.ndarray, "_"]]:
+    return [np.flatnonzero(members == site) for site in range(count)]
+
+
+def _source(data: Data, parts: Partition) -> DataSet | GroupedDataSet:
     load: Callable[..., DataSet | GroupedDataSet] = getattr(datasets, data.name)
-    options = {name: getattr(data, name) for name in HUB_FIELDS}
-    return load(**{name: value for name, value in options.items() if value is not None})
+    if data.name not in FIELDS:
+        if parts.by is not None:
+            raise ValueError(
+                f"partition.by is {parts.by!r}, but it applies only to data sets with "
+                f'name "hub" or "tabular", and data.name is "{data.name}"; set '
+                "partition.natural = true for the natural groups of the data set."
+            )
+        return load()
+    names = [name for name in FIELDS[data.name] if name != "path"]
+    options = {name: getattr(data, name) for name in names} | {"by": parts.by}
+    chosen = {name: value for name, value in options.items() if value is not None}
+    return load(data.path, **chosen)
 
 
 def _partition(

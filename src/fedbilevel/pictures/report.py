@@ -88,6 +88,9 @@ def _purpose(experiment: Experiment) -> str:
     data = experiment.data.path or experiment.data.name
     if experiment.partition.natural:
         return f"{summary} Each natural group of {data} is a device."
+    if experiment.partition.by is not None:
+        column = experiment.partition.by
+        return f"{summary} Each value of {column} in {data} is a device."
     devices = count_noun(experiment.partition.devices, "device")
     return f"{summary} Data: {data}, split over {devices}."
 

@@ -148,7 +148,7 @@ class Cleaning:
         shape: tuple[int, int] | None,
     ) -> list[Picture]:
         """Return a histogram of all weights and, for images, the extreme examples."""
-        split, wrong, _ = data()
+        split, wrong, *_ = data()
         histogram = trust_histogram(x, wrong)
         if shape is None:
             return [histogram]

@@ -67,11 +67,14 @@ class SplitData(NamedTuple):
         split: tables, and the rows of each device.
         wrong: mask of the wrong training labels; None if no labels were corrupted.
         weights: weights of the devices; None if they are equal.
+        names: names of the devices, such as states or hospitals; None if they have
+            none.
     """
 
     split: Split
     wrong: Bool[np.ndarray, "examples"] | None
     weights: Sequence[int] | None = None
+    names: Sequence[str] | None = None
 
 
 def tables(split: Split) -> tuple[LabelledRows, LabelledRows, LabelledRows]:

@@ -30,8 +30,9 @@ def located(experiment: Experiment, directory: Path) -> Experiment:
         federation = replace(experiment.federation, kit=(directory / kit).absolute())
         experiment = replace(experiment, federation=federation)
     path = experiment.data.path
-    # A path that is no directory is the name of a data set on the hub.
-    if path is not None and (directory / path).is_dir():
+    # A path of the hub that is no directory is the name of a data set.
+    is_local = experiment.data.name == "tabular"
+    if path is not None and (is_local or (directory / path).is_dir()):
         data = replace(experiment.data, path=str((directory / path).absolute()))
         experiment = replace(experiment, data=data)
     return experiment

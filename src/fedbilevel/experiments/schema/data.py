@@ -12,8 +12,11 @@ from fedbilevel.mathematics.settings import (
     check_ranges,
 )
 
-HUB_FIELDS = ("path", "features", "label", "splits")
-"""The fields of `Data` that apply only to data sets of the Hugging Face hub."""
+FIELDS = {
+    "hub": ("path", "features", "label", "splits"),
+    "tabular": ("path", "features", "label"),
+}
+"""The fields of `Data` that apply only to some data sets, by name of the set."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,7 @@ class Data:
 
     Attributes:
         name: name of the data set; "hub" for a data set in the layout of the Hugging
-            Face hub (see `path`).
+            Face hub, "tabular" for a CSV or Parquet file (see `path`).
         train_size: number of training examples (lower loss); None for all examples that
             are not used for validation.
         validation_size: number of validation examples (upper loss); None for a fifth of
@@ -31,22 +34,37 @@ class Data:
         imbalance: ratio of the largest to the smallest class in the training
             examples, at least 1.
         seed: seed of the order of examples, of label noise and of imbalance.
-        path: with name "hub": name of the data set on the hub, or a directory
-            (relative to the experiment file, or absolute).
-        features: with name "hub": columns used as features; None for the image columns,
-            or for the numeric columns if there are no images.
-        label: with name "hub": column of class labels; None for "label".
+        path: with name "hub": name of the data set on the hub, or a directory; with
+            name "tabular": CSV or Parquet file. Directory and file are relative to the
+            experiment file, or absolute.
+        features: columns used as features, with name "hub" or "tabular"; None, with
+            "hub", for the image columns, or for the numeric columns if there are no
+            images; with "tabular" for all columns.
+        label: column of class labels, with name "hub" or "tabular"; None for "label".
         splits: with name "hub": names of the training and the test split; None for
             "train" and "test".
 
     Raises:
-        ValueError: if name is "hub" without a path, or a field of the hub is set for
-            another data set.
+        ValueError: if name is "hub" or "tabular" without a path, or a field of these
+            sets is set for another data set.
     """
 
-    name: Literal["digits", "mnist", "fashion_mnist", "adult", "newsgroups", "hub"] = (
-        "digits"
-    )
+    name: Literal[
+        "digits",
+        "mnist",
+        "fashion_mnist",
+        "adult",
+        "newsgroups",
+        "fars",
+        "flights",
+        "azpro",
+        "hsb82",
+        "mpls_stops",
+        "contraception",
+        "covid_testing",
+        "hub",
+        "tabular",
+    ] = "digits"
     train_size: Count | None = None
     validation_size: Count | None = None
     label_noise: Annotated[
@@ -67,13 +85,21 @@ class Data:
                 'it is missing, but name is "hub"; give the name of a data set on the '
                 "Hugging Face hub, or a directory.",
             )
-        hub_fields = [name for name in HUB_FIELDS if getattr(self, name) is not None]
-        if hub_fields and self.name != "hub":
+        if self.name == "tabular" and self.path is None:
             raise SettingError(
-                hub_fields[0],
-                f'this key applies only if name is "hub", but name is "{self.name}"; '
-                'remove the key, or set name = "hub".',
+                "path",
+                'it is missing, but name is "tabular"; give the path of a CSV or '
+                "Parquet file.",
             )
+        for field in FIELDS["hub"]:
+            names = [name for name, fields in FIELDS.items() if field in fields]
+            if getattr(self, field) is not None and self.name not in names:
+                sets = " or ".join(f'"{name}"' for name in names)
+                raise SettingError(
+                    field,
+                    f'this key applies only if name is {sets}, but name is "'
+                    f'{self.name}"; remove the key, or change name.',
+                )
 
 
 @dataclass(frozen=True)
@@ -81,25 +107,63 @@ class Partition:
     """The partition of the examples over devices.
 
     Attributes:
-        devices: number of devices; ignored if `natural` is true.
+        devices: number of devices; ignored with `natural` or `by`.
         concentration: concentration of the Dirichlet distribution of each device's
             class proportions, smaller for more heterogeneous devices (requires
             flwr-datasets); None for the same proportions on all devices.
-        natural: whether each natural group of the data set is a device; for `adult`
-            the groups are occupations.
+        natural: whether each natural group of the data set is a device: occupations
+            for `adult`, states for `fars`.
+        by: column of a data set with name "hub" or "tabular"; each of its values is a
+            device, with the value as its name. None for a partition by other keys.
+        smallest: smallest number of examples, without those for test, of a device with
+            `natural` or `by`. Smaller groups are dropped or merged, with a warning.
+        other: name of the device that receives the examples of groups smaller than
+            `smallest`; None to drop them.
         seed: seed of the partition.
     """
 
     devices: Count = 8
     concentration: Positive | None = None
     natural: bool = False
+    by: str | None = None
+    smallest: Count = 1
+    other: str | None = None
     seed: Seed = 0
 
     def __post_init__(self) -> None:
         check_ranges(self)
-        if self.natural and self.concentration is not None:
+        if self.natural and self.by is not None:
+            raise SettingError(
+                "by",
+                f"natural is true, so by = {self.by!r} would be ignored; remove one of "
+                "the two keys.",
+            )
+        if self.has_sites and self.concentration is not None:
+            reason = "natural is true" if self.natural else f"by is {self.by!r}"
             raise SettingError(
                 "concentration",
-                f"natural is true, so concentration = {self.concentration:g} would be "
+                f"{reason}, so concentration = {self.concentration:g} would be "
                 "ignored; remove one of the two keys.",
             )
+        if self.smallest > 1 and not self.has_sites:
+            raise SettingError(
+                "smallest",
+                "it applies only to the devices of natural or by; set one of them, or "
+                "remove the key.",
+            )
+        if self.other is not None and self.smallest == 1:
+            raise SettingError(
+                "other",
+                "it receives groups with fewer examples than smallest, which is 1; set "
+                "smallest as well, or remove the key.",
+            )
+
+    @property
+    def has_sites(self) -> bool:
+        """True if the devices are groups of the data, so `devices` is not used.
+
+        Example:
+            >>> Partition(by="state").has_sites
+            True
+        """
+        return self.natural or self.by is not None
