@@ -30,7 +30,7 @@ from .engines.participation import FullParticipation, Participation, UniformSamp
 from .engines.predicted_costs import predict_costs
 from .engines.protocol import Engine
 from .engines.round import Round
-from .engines.run import best_round, resume, run
+from .engines.run import Run, run
 from .engines.sharded.engine import Sharded
 from .engines.simulation import Simulation
 from .engines.sweep import Sweep, sweep
@@ -111,6 +111,7 @@ __all__ = [
     "Quantise",
     "RandomK",
     "Round",
+    "Run",
     "Samples",
     "Schedule",
     "Setting",
@@ -131,7 +132,6 @@ __all__ = [
     "Upload",
     "WarmStart",
     "WithServerOptimiser",
-    "best_round",
     "datasets",
     "metrics",
     "optax_optimiser",
@@ -140,7 +140,6 @@ __all__ = [
     "predict_costs",
     "problems",
     "rescale",
-    "resume",
     "run",
     "search_space",
     "suggest",

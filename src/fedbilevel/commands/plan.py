@@ -15,6 +15,7 @@ from fedbilevel.algorithms.wrapper import find_layer
 from fedbilevel.commands.consent import add_trust, consent
 from fedbilevel.commands.formatting import JSON_HELP, format_table
 from fedbilevel.engines.predicted_costs import predict_costs
+from fedbilevel.engines.run import Run
 from fedbilevel.experiments.build import build_task, weights_of
 from fedbilevel.experiments.files.write import write_experiment
 from fedbilevel.experiments.run_directory.runs import read_run
@@ -92,15 +93,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def _predicted(task: Task, planned: Any, plan: Plan) -> dict[str, int]:
     """Return the rounds and the costs of a planned run."""
-    costs = predict_costs(
-        task.problem,
-        planned,
-        task.devices,
-        task.x,
-        task.y,
-        rounds=plan.rounds,
-        participants=plan.devices,
-    )
+    run = Run(task.problem, planned, task.devices, task.x, task.y, rounds=plan.rounds)
+    costs = predict_costs(run, plan.devices)
     return {"rounds": plan.rounds, "samples": costs.samples, "bytes": costs.bytes}
 
 

@@ -17,7 +17,7 @@ from fedbilevel.experiments.consent import remember_problem
 from fedbilevel.experiments.files.overrides import with_overrides
 from fedbilevel.experiments.files.paths import located
 from fedbilevel.experiments.files.read import check_problem_file, read_experiment
-from fedbilevel.experiments.run import prepare_run, spec_of
+from fedbilevel.experiments.run import prepare_run, run_of
 from fedbilevel.experiments.run_directory.layout import BEST
 from fedbilevel.experiments.run_directory.runs import resolve_run_directory
 from fedbilevel.experiments.schema import Experiment
@@ -123,10 +123,10 @@ def _search(
         work = prepare_run(replace(experiment, evaluation=evaluation))
         score = score_of(work.measure, work.x, work.y, goal)
         keep_start(experiment, directory)
-        spec = spec_of(experiment, work)
+        run = run_of(experiment, work)
         steps = tuning(
-            spec,
-            space_for(spec),
+            run,
+            space_for(run),
             trials,
             tuple(range(experiment.seed, experiment.seed + seeds)),
             experiment.seed,

@@ -23,8 +23,9 @@ from fedbilevel.engines.phase_checks import (
     check_first_state,
     check_phases,
 )
-from fedbilevel.engines.preparation import Prepared, RunSpec, references
+from fedbilevel.engines.preparation import Prepared, references
 from fedbilevel.engines.protocol import Job, RunState
+from fedbilevel.engines.run import Run
 from fedbilevel.mathematics import arrays
 from fedbilevel.mathematics.keys import HostKey
 from fedbilevel.mathematics.problem import Batch, BilevelProblem, Loss, Lower, Upper
@@ -37,13 +38,13 @@ from fedbilevel.torch.devices import (
 from fedbilevel.transforms.transformed import transforms_of
 
 
-def prepare_tensors(spec: RunSpec) -> Prepared:
+def prepare_tensors(run: Run) -> Prepared:
     """Check the arguments of a run, and return its job and first state.
 
     Raises:
         ValueError: if an argument is invalid, or arguments do not fit together.
     """
-    problem, algorithm = spec.problem, spec.algorithm
+    problem, algorithm = run.problem, run.algorithm
     check_algorithm(algorithm)
     if transforms_of(algorithm):
         raise TypeError(
@@ -51,28 +52,28 @@ def prepare_tensors(spec: RunSpec) -> Prepared:
             "the examples as arrays of NumPy in InMemoryDevices: it calls PyTorch for "
             "one device after another."
         )
-    check_rounds(spec.rounds)
-    check_run(spec.seed, spec.engine, spec.limits)
-    check_participation(spec.participation)
-    for name, variable in (("x", spec.x), ("y", spec.y)):
+    check_rounds(run.rounds)
+    check_run(run.seed, run.engine, run.limits)
+    check_participation(run.participation)
+    for name, variable in (("x", run.x), ("y", run.y)):
         if isinstance(variable, torch.nn.Module):
             raise TypeError(
                 f"{name} is a {type(variable).__name__}. Pass its parameters, such as "
                 f"SplitModule(module).{name}."
             )
-    check_variable("x", jax.tree.map(arrays.on_host, spec.x))
-    check_variable("y", jax.tree.map(arrays.on_host, spec.y))
+    check_variable("x", jax.tree.map(arrays.on_host, run.x))
+    check_variable("y", jax.tree.map(arrays.on_host, run.y))
     if not isinstance(problem, BilevelProblem) or problem.view is None:
         raise TypeError(
             "TensorSimulation needs losses of tensors. Pass "
             "fedbilevel.torch.bilevel_problem(upper_loss, lower_loss), or another "
             "engine."
         )
-    devices = _tensor_devices(spec.devices)
+    devices = _tensor_devices(run.devices)
     x, y = jax.tree.map(
         # A later change of the caller's tensors must not change the run.
         torch.clone,
-        arrays.canonical((to_tensors(spec.x), to_tensors(spec.y))),
+        arrays.canonical((to_tensors(run.x), to_tensors(run.y))),
     )
     check_losses(problem, x, y, devices)
     first = algorithm.init(problem, x, y)
@@ -82,7 +83,7 @@ def prepare_tensors(spec: RunSpec) -> Prepared:
     check_phases(algorithm, "phases", every)
     check_phases(algorithm, "opening", opens)
     phases = references(False, every)
-    key: Any = HostKey.of(spec.seed)
+    key: Any = HostKey.of(run.seed)
     count = devices.device_count
     job = Job(
         problem=problem,
@@ -92,15 +93,23 @@ def prepare_tensors(spec: RunSpec) -> Prepared:
         key=key,
         opening=references(True, opens) or phases,
         phases=phases,
-        cohort_size=len(spec.participation(spec.seed, 0, count)),
+        cohort_size=len(run.participation(run.seed, 0, count)),
         loaded_bytes=0,
-        limits=spec.limits,
+        limits=run.limits,
         # The engine counts the costs of each exchange.
         costs={},
     )
-    state = RunState(server, spec.engine.private_states(private, count))
-    weights = check_weights(spec.weights, count)
-    return Prepared(spec, job, state, weights, spec.seed)
+    state = RunState(server, run.engine.private_states(private, count))
+    weights = check_weights(run.weights, count)
+    return Prepared(
+        job,
+        state,
+        weights,
+        run.engine,
+        run.rounds,
+        run.participation,
+        run.seed,
+    )
 
 
 def check_losses(
