@@ -18,6 +18,7 @@ from fedbilevel import (
     NeumannSeries,
     OnDemandDevices,
     Phase,
+    Run,
     Simulation,
     UniformSample,
     Upload,
@@ -52,7 +53,8 @@ def start_run(algorithm, devices=None, **settings):
 def predicted(algorithm, rounds):
     """Return the costs of a run, after `test_what_a_run_will_cost_is_known_before`."""
     devices = InMemoryDevices(quadratic.devices(4, 3, 0.1))
-    return predict_costs(quadratic.problem(), algorithm, devices, *START, rounds=rounds)
+    inputs = quadratic.problem(), algorithm, devices, *START
+    return predict_costs(Run(*inputs, rounds=rounds))
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """Mistakes with problems of PyTorch are refused with their cure, or do no harm."""
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -18,7 +19,7 @@ from fedbilevel import (
     FedBiO,
     InMemoryDevices,
     LocalExamples,
-    resume,
+    Run,
     run,
     with_server_optimiser,
 )
@@ -352,12 +353,10 @@ def test_a_resumption_sees_another_constant_and_no_loaded_result():
 def test_a_state_of_whole_numbers_is_resumed(tmp_path):
     algorithm = ALGORITHMS["FedNest"]()
     inputs = tensors.problem(), algorithm, tensors.devices(), *tensors.start()
-    options: dict[str, Any] = {
-        "engine": TensorSimulation(vectorised=False),
-        "checkpoints": Checkpoints(tmp_path / "checkpoints", every=1),
-    }
-    list(run(*inputs, rounds=2, **options))
-    *_, last = resume(*inputs, rounds=4, **options)
+    options = Checkpoints(tmp_path / "checkpoints", every=1)
+    first = Run(*inputs, rounds=2, engine=TensorSimulation(vectorised=False))
+    list(first.start(options))
+    *_, last = replace(first, rounds=4).resume(options)
     assert last.number == 3
 
 

@@ -383,11 +383,7 @@ def prepare_arrays(run: Run) -> Prepared:
             f"devices is of type {type(devices).__name__}. Wrap the data of the "
             "devices in InMemoryDevices or OnDemandDevices."
         )
-    check_rounds(run.rounds)
-    check_run(run.seed, run.engine, run.limits)
-    check_participation(run.participation)
-    check_variable("x", jax.tree.map(on_host, run.x))
-    check_variable("y", jax.tree.map(on_host, run.y))
+    check_arguments(run)
     x, y = canonical(run.x), canonical(run.y)
     count = devices.device_count
     enrolled = check_weights(run.weights, count)
@@ -455,6 +451,15 @@ def prepare_arrays(run: Run) -> Prepared:
         run.seed,
         spending,
     )
+
+
+def check_arguments(run: Run) -> None:
+    """Raise an error if an argument is invalid that needs no other to be checked."""
+    check_rounds(run.rounds)
+    check_run(run.seed, run.engine, run.limits)
+    check_participation(run.participation)
+    check_variable("x", jax.tree.map(on_host, run.x))
+    check_variable("y", jax.tree.map(on_host, run.y))
 
 
 def configuration_of(run: Run, prepared: Prepared) -> dict[str, Any]:

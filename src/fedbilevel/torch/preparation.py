@@ -9,14 +9,7 @@ from jaxtyping import PyTree
 from torch import Tensor
 
 from fedbilevel.data.devices import InMemoryDevices, OnDemandDevices
-from fedbilevel.engines.checks import (
-    check_participation,
-    check_rounds,
-    check_run,
-    check_variable,
-    check_weights,
-    describe_failure,
-)
+from fedbilevel.engines.checks import check_weights, describe_failure
 from fedbilevel.engines.loss_checks import MOST_ROWS, require_mean
 from fedbilevel.engines.phase_checks import (
     check_algorithm,
@@ -25,7 +18,7 @@ from fedbilevel.engines.phase_checks import (
 )
 from fedbilevel.engines.preparation import Prepared, references
 from fedbilevel.engines.protocol import Job, RunState
-from fedbilevel.engines.run import Run
+from fedbilevel.engines.run import Run, check_arguments
 from fedbilevel.mathematics import arrays
 from fedbilevel.mathematics.keys import HostKey
 from fedbilevel.mathematics.problem import Batch, BilevelProblem, Loss, Lower, Upper
@@ -52,17 +45,13 @@ def prepare_tensors(run: Run) -> Prepared:
             "the examples as arrays of NumPy in InMemoryDevices: it calls PyTorch for "
             "one device after another."
         )
-    check_rounds(run.rounds)
-    check_run(run.seed, run.engine, run.limits)
-    check_participation(run.participation)
     for name, variable in (("x", run.x), ("y", run.y)):
         if isinstance(variable, torch.nn.Module):
             raise TypeError(
                 f"{name} is a {type(variable).__name__}. Pass its parameters, such as "
                 f"SplitModule(module).{name}."
             )
-    check_variable("x", jax.tree.map(arrays.on_host, run.x))
-    check_variable("y", jax.tree.map(arrays.on_host, run.y))
+    check_arguments(run)
     if not isinstance(problem, BilevelProblem) or problem.view is None:
         raise TypeError(
             "TensorSimulation needs losses of tensors. Pass "
