@@ -378,11 +378,7 @@ def prepare_arrays(run: Run) -> Prepared:
         )
     problem, algorithm, devices = run.problem, run.algorithm, run.devices
     check_algorithm(algorithm)
-    if isinstance(devices, type) or not isinstance(devices, Devices):
-        raise TypeError(
-            f"devices is of type {type(devices).__name__}. Wrap the data of the "
-            "devices in InMemoryDevices or OnDemandDevices."
-        )
+    _check_devices(devices)
     check_arguments(run)
     x, y = canonical(run.x), canonical(run.y)
     count = devices.device_count
@@ -460,6 +456,14 @@ def check_arguments(run: Run) -> None:
     check_participation(run.participation)
     check_variable("x", jax.tree.map(on_host, run.x))
     check_variable("y", jax.tree.map(on_host, run.y))
+
+
+def _check_devices(devices: Any) -> None:
+    if isinstance(devices, type) or not isinstance(devices, Devices):
+        raise TypeError(
+            f"devices is of type {type(devices).__name__}. Wrap the data of the "
+            "devices in InMemoryDevices or OnDemandDevices."
+        )
 
 
 def configuration_of(run: Run, prepared: Prepared) -> dict[str, Any]:
