@@ -72,6 +72,14 @@ class Named(Passing):
         return FedBiO(0.1).init(problem, x, y)
 
 
+class Endless(FedBiO):
+    """An algorithm whose property `algorithm` is the algorithm itself."""
+
+    @property
+    def algorithm(self):
+        return self
+
+
 @register
 @dataclass(frozen=True)
 class Renamed:
@@ -151,6 +159,11 @@ def test_a_search_space_has_the_batches_and_steps_inside(wrap, monkeypatch):
     for algorithm in (fedbio, Renamed(0.1, handful=64, walks=5)):
         tuner.space_for(run_of(wrap(with_server_optimiser(algorithm, SGD)), rounds=40))
     assert (sizes, steps) == ([64, 64], [200, 200])
+
+
+def test_a_wrapper_of_itself_is_refused():
+    with pytest.raises(ValueError, match="Endless has more than 100 algorithms"):
+        innermost(Passing(Endless(0.1)))
 
 
 def in_two_wrappers(algorithm: Any) -> Any:
