@@ -28,7 +28,7 @@ from fedbilevel.plurals import count_noun
 from fedbilevel.problems.task import Task
 from fedbilevel.theory.plans import Plan, plan_for_accuracy
 from fedbilevel.tracking.records import Record
-from fedbilevel.usage import with_plain_errors
+from fedbilevel.usage import UsageError, with_plain_errors
 
 SYMBOLS = {
     "devices": "K",
@@ -44,6 +44,12 @@ SYMBOLS = {
 
 def main(arguments: Sequence[str]) -> int:
     """Derive the settings of a new run from a finished one."""
+    if any(argument.startswith("--eps") for argument in arguments):
+        raise UsageError(
+            "--epsilon is not an option of fedbilevel plan. For the noise of an ε, "
+            "give: fedbilevel noise FILE --epsilon FLOAT. For the ε of the paper, give "
+            "--accuracy. See fedbilevel plan --help."
+        )
     options = with_plain_errors(command_parser()).parse_args(arguments)
     directory = options.directory
     experiment, records = read_run(directory)
