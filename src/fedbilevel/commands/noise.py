@@ -29,6 +29,7 @@ from fedbilevel.engines.spending import (
     spending_of_means,
 )
 from fedbilevel.experiments.build import build_task, weights_of
+from fedbilevel.experiments.custom_problem import MissingFunctionError
 from fedbilevel.experiments.federation import model_of, sites_of
 from fedbilevel.experiments.schema import Experiment
 from fedbilevel.federation.enrolment import EnrolledDevices, Enrolment
@@ -171,10 +172,8 @@ def _run_of(experiment: Experiment, sizes: tuple[int, int] | None) -> Run:
     if sizes is None:
         try:
             problem, devices, x, y, _ = build_task(experiment)
-        except ValueError as error:
+        except MissingFunctionError as error:
             # The file of a federation has model() and examples(site) instead.
-            if "has no function task()" not in str(error):
-                raise
             raise ValueError(
                 f"{error} For a federation without its data, give --examples "
                 "UPPER,LOWER, the smallest numbers of examples of a site."
