@@ -303,22 +303,22 @@ def _growths(
     trials: Trials, base: Any, series: NeumannSeries
 ) -> Iterator[tuple[float, int]]:
     """Yield the growth of a series on the batches of a device, and the device."""
-    count = trials.base.devices.device_count
+    count = trials.template.devices.device_count
     weighted = np.arange(count)
-    if trials.base.weights is not None:
-        weighted = np.flatnonzero(np.asarray(trials.base.weights))
+    if trials.template.weights is not None:
+        weighted = np.flatnonzero(np.asarray(trials.template.weights))
     indices = np.linspace(0, len(weighted) - 1, min(len(weighted), SERIES_DEVICES))
     for device in weighted[indices.astype(int)].tolist():
-        data = one_device(trials.base.devices.cohort(np.array([device])))
+        data = one_device(trials.template.devices.cohort(np.array([device])))
         growths = [
             float(
                 _growth(
                     series,
-                    trials.base.x,
-                    trials.base.y,
+                    trials.template.x,
+                    trials.template.y,
                     data,
-                    jax.random.fold_in(jax.random.key(trials.base.seed), draw),
-                    problem=trials.base.problem.for_jax,
+                    jax.random.fold_in(jax.random.key(trials.template.seed), draw),
+                    problem=trials.template.problem.for_jax,
                     batch_size=value_of(base, Role.BATCH_SIZE, 16),
                 )
             )
@@ -352,9 +352,9 @@ def _upper(
     trials: Trials, algorithm: Any, setting: DeclaredSetting
 ) -> Iterator[Instability]:
     name, rate = setting.name, float(setting.value)
-    upper, _ = full_data(trials.base.devices, trials.base.weights, 4096)
-    loss = jax.jit(full_data_problem(trials.base.problem).upper_loss)
-    before = float(loss(trials.base.x, trials.base.y, upper))
+    upper, _ = full_data(trials.template.devices, trials.template.weights, 4096)
+    loss = jax.jit(full_data_problem(trials.template.problem).upper_loss)
+    before = float(loss(trials.template.x, trials.template.y, upper))
     if not isfinite(before):
         return  # The loss cannot show whether a step is too large.
     trial = trials.run(algorithm, "x")
@@ -403,13 +403,13 @@ def _cure(
 
 
 def _curvature(trials: Trials, device: int) -> float:
-    weights = np.zeros(trials.base.devices.device_count)
+    weights = np.zeros(trials.template.devices.device_count)
     weights[device] = 1.0
     return largest_curvature(
-        trials.base.problem,
-        trials.base.devices,
-        trials.base.x,
-        trials.base.y,
+        trials.template.problem,
+        trials.template.devices,
+        trials.template.x,
+        trials.template.y,
         weights=weights,
     )
 

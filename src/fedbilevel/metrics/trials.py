@@ -54,11 +54,11 @@ class Trials:
     """Trial runs from one point, all with the same samples.
 
     Attributes:
-        base: run of a trial, except its algorithm.
+        template: run of a trial, except its algorithm.
         until: end of the time limit, by `time.monotonic`.
     """
 
-    base: Run
+    template: Run
     until: float
 
     @property
@@ -70,7 +70,7 @@ class Trials:
         """Run an algorithm and observe a variable of the server state."""
         moves: list[float] = []
         size, excluded, before = 0.0, None, None
-        run = replace(self.base, algorithm=algorithm)
+        run = replace(self.template, algorithm=algorithm)
         x, y, number = run.x, run.y, 0
         if self.time_is_up:  # The first round takes longest, because it compiles.
             return Trial(x, y, 0, complete=False, stable=False, excluded=None)
