@@ -12,6 +12,7 @@ from fedbilevel import (
     BilevelProblem,
     ConjugateGradient,
     DebugSimulation,
+    FedBiO,
     InMemoryDevices,
     LocalBSGM,
     LocalBSGVRM,
@@ -48,6 +49,15 @@ WITH_WARM_START = LocalBSGVRM(
 def start_run(algorithm, devices=None, **settings):
     devices = devices or InMemoryDevices(quadratic.devices(4, 3, 0.1))
     return run(quadratic.problem(), algorithm, devices, *START, **settings)
+
+
+def test_a_run_is_a_value_that_can_be_run_again():
+    devices = InMemoryDevices(quadratic.devices(2, 3, 0.1))
+    whole = Run(quadratic.problem(), FedBiO(0.1), devices, *START, rounds=3)
+    first, second = [result.x for result in whole], [result.x for result in whole]
+    np.testing.assert_array_equal(first, second)
+    (last,) = whole.start(every=3)
+    np.testing.assert_allclose(last.x, first[-1], rtol=0, atol=1e-12)
 
 
 def predicted(algorithm, rounds):
