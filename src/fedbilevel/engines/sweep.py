@@ -99,13 +99,13 @@ def sweep(
 
 @partial(jax.jit, static_argnames=("program", "measure"))
 def _measurements(runs: OneRun, program: ManyProgram, measure: Measure) -> PyTree:
-    def measured(one: OneRun) -> PyTree:
+    def measured(run: OneRun) -> PyTree:
         def body(state: RunState, number: Int[Array, ""]) -> tuple[RunState, PyTree]:
-            state = one.next(program, number, state)
+            state = run.next(program, number, state)
             return state, measure(state.server)
 
-        first = one.first(program)
-        _, rest = jax.lax.scan(body, first, jnp.arange(1, len(one.shares)))
+        first = run.first(program)
+        _, rest = jax.lax.scan(body, first, jnp.arange(1, len(run.shares)))
         return jax.tree.map(
             lambda head, tail: jnp.concatenate([head[None], tail]),
             jax.tree.map(jnp.asarray, measure(first.server)),
