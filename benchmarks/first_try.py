@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks.custom_problems import PROBLEMS
 from benchmarks.timing import Bound, conclude, print_table
-from fedbilevel import AutoFedBiO, FedBiO, run, sweep
+from fedbilevel import AutoFedBiO, FedBiO, Run, run, sweep
 from fedbilevel.metrics import largest_curvature
 from fedbilevel.problems import Task
 
@@ -103,13 +103,11 @@ def _search(task: Task, setting: Setting, loss: Any) -> list[float]:
             batch_size=BATCH_SIZE,
         )
 
+    settings = [draw_setting() for _ in range(DRAWS)]
+    inputs = task.problem, settings[0], task.devices, task.x, task.y
     swept = sweep(
-        task.problem,
-        [draw_setting() for _ in range(DRAWS)],
-        task.devices,
-        task.x,
-        task.y,
-        rounds=setting.rounds,
+        Run(*inputs, rounds=setting.rounds),
+        settings,
         seeds=setting.seeds,
         measure=lambda server: loss(server.x, server.y),
     )

@@ -31,6 +31,7 @@ from fedbilevel import (
     LocalBSGM,
     LocalBSGVRM,
     NeumannSeries,
+    Run,
     ShroFBO,
     SimFBO,
     sweep,
@@ -92,13 +93,11 @@ def distances(
     with jax.enable_x64(True):
         quadratic = random_quadratic(devices=DEVICES, heterogeneity=amount, seed=0)
         task = quadratic_task(quadratic, examples=1)
+        settings = [make(rate, local_steps) for rate in RATES]
+        inputs = task.problem, settings[0], task.devices, task.x, task.y
         swept = sweep(
-            task.problem,
-            [make(rate, local_steps) for rate in RATES],
-            task.devices,
-            task.x,
-            task.y,
-            rounds=steps // local_steps,
+            Run(*inputs, rounds=steps // local_steps),
+            settings,
             seeds=[0],
             measure=lambda server: server.x,
         )

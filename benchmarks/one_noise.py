@@ -32,6 +32,7 @@ from fedbilevel import (
     LocalBSGM,
     LocalBSGVRM,
     NeumannSeries,
+    Run,
     sweep,
 )
 from fedbilevel.engines.costs import Costs
@@ -143,13 +144,11 @@ def arrivals(
     A run does not depend on ε, so one run gives the steps to all of them.
     """
     task, start = noisy_quadratic.task(devices, noise), noisy_quadratic.start()
+    algorithms = [algorithm_of(name, *setting) for setting in settings]
+    inputs = task.problem, algorithms[0], task.devices, start.x, start.y
     swept = sweep(
-        task.problem,
-        [algorithm_of(name, *setting) for setting in settings],
-        task.devices,
-        start.x,
-        start.y,
-        rounds=-(-steps // LOCAL_STEPS),
+        Run(*inputs, rounds=-(-steps // LOCAL_STEPS)),
+        algorithms,
         seeds=seeds,
         measure=noisy_quadratic.stationarity(),
     )

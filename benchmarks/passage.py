@@ -12,7 +12,7 @@ from jaxtyping import Float
 
 from benchmarks import noisy_quadratic
 from benchmarks.noisy_quadratic import Noise
-from fedbilevel import LocalBSGM, LocalBSGVRM, NeumannSeries, sweep, with_plan
+from fedbilevel import LocalBSGM, LocalBSGVRM, NeumannSeries, Run, sweep, with_plan
 from fedbilevel.engines.costs import Costs
 from fedbilevel.theory import LOCAL_BSGM_LAW, Plan, ScalingLaw
 
@@ -103,13 +103,10 @@ def passages(
     plan = plans[0]
     task = noisy_quadratic.task(plan.devices, noise)
     start = noisy_quadratic.start()
+    inputs = task.problem, algorithm_of(plan), task.devices, start.x, start.y
     swept = sweep(
-        task.problem,
+        Run(*inputs, rounds=-(-steps // plan.local_steps)),
         [algorithm_of(plan) for plan in plans],
-        task.devices,
-        start.x,
-        start.y,
-        rounds=-(-steps // plan.local_steps),
         seeds=seeds,
         measure=noisy_quadratic.stationarity(),
     )

@@ -34,6 +34,7 @@ from fedbilevel import (
     Costs,
     FederatedAlgorithm,
     NoUploadsError,
+    Run,
     predict_costs,
     run,
 )
@@ -154,7 +155,9 @@ def rounds_for(algorithm: FederatedAlgorithm, race: Race, samples: float) -> int
     task, structure = race.task, jax.tree.structure(algorithm)
     if structure not in race.round_samples:
         arguments = task.problem, algorithm, task.devices, task.x, task.y
-        first, second = (predict_costs(*arguments, rounds=n).samples for n in (1, 2))
+        first, second = (
+            predict_costs(Run(*arguments, rounds=n)).samples for n in (1, 2)
+        )
         race.round_samples[structure] = first, second - first
     share = work_of(algorithm, task)
     first, later = race.round_samples[structure]

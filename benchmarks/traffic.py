@@ -37,12 +37,12 @@ from fedbilevel import (
     Feedback,
     Quantise,
     RandomK,
+    Run,
     TopK,
     predict_costs,
     with_transforms,
 )
 from fedbilevel.engines.final_points import final_points
-from fedbilevel.engines.preparation import RunSpec
 
 PUBLISHED = experiment.RESULTS / "traffic.json"
 PARTITION = Partition.HETEROGENEOUS
@@ -134,11 +134,11 @@ def measure(name: str, method: str, code: str, setting: Setting) -> dict[str, An
         algorithm = with_transforms(algorithm, *transforms)
     task, metric = race.task, race.task.metrics[METRICS[name]]
     arguments = task.problem, algorithm, task.devices, task.x, task.y
-    weights = task.devices.lower_sizes
+    run = Run(*arguments, rounds=rounds, weights=task.devices.lower_sizes)
     # All seeds are one compiled program, whose numbers are those of `run`.
-    run_to_end = final_points(RunSpec(*arguments, rounds=rounds, weights=weights))
+    run_to_end = final_points(run)
     points = run_to_end([(algorithm, seed) for seed in setting.seeds], rounds)
-    costs = predict_costs(*arguments, rounds=rounds)
+    costs = predict_costs(run)
 
     def value(index: int) -> float:
         # The accuracy of a model of NaN is that of a constant answer.

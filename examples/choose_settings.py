@@ -112,12 +112,8 @@ def swept_losses(task: Task, algorithm: fb.LocalBSGM) -> dict[float, float]:
 
     rates = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
     swept = fb.sweep(
-        task.problem,
+        fb.Run(task.problem, algorithm, task.devices, task.x, task.y, rounds=40),
         [replace(algorithm, lower_rate=rate) for rate in rates],
-        task.devices,
-        task.x,
-        task.y,
-        rounds=40,
         seeds=[0, 1],
         measure=measure,
     )
@@ -164,9 +160,9 @@ def main() -> None:
         print(
             f"{steps} local steps: {costs.exchanges} exchanges, {costs.samples} samples"
         )
-    arguments = task.problem, good, task.devices, task.x, task.y
+    run = fb.Run(task.problem, good, task.devices, task.x, task.y, rounds=100)
     for participants in (8, 10_000):
-        costs = fb.predict_costs(*arguments, rounds=100, participants=participants)
+        costs = fb.predict_costs(run, participants)
         print(f"{participants} devices, 100 rounds: {costs.bytes_up / 1e6:.1f} MB up")
 
 

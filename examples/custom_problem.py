@@ -78,17 +78,14 @@ def main() -> None:
     """Tune the weights in a run that is stopped and resumed."""
     problem, devices, x, y, _ = task()
     algorithm = fb.FedBiO(0.1, local_steps=2, batch_size=10)
+    run = fb.Run(problem, algorithm, devices, x, y, rounds=200)
     with tempfile.TemporaryDirectory() as directory:
         checkpoints = fb.Checkpoints(directory, every=50)
-        for r in fb.run(
-            problem, algorithm, devices, x, y, rounds=200, checkpoints=checkpoints
-        ):
+        for r in run.start(checkpoints):
             if r.number + 1 == 120:  # as after Ctrl-C
                 break
         print(f"stopped after {r.number + 1} rounds")
-        rounds = fb.resume(
-            problem, algorithm, devices, x, y, rounds=200, checkpoints=checkpoints
-        )
+        rounds = run.resume(checkpoints)
         print(f"resumed with round {next(rounds).number + 1}")
         *_, last = rounds
     weights = np.asarray(jax.nn.softmax(last.x))

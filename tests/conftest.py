@@ -60,7 +60,7 @@ NIGHTLY_DOCTESTS = {
     "engines.final_points.final_points",
     "engines.query_session.QuerySession",
     "engines.mean.merge_across",
-    "engines.run.best_round",
+    "engines.run.Run",
     "engines.sweep.sweep",
     "federation.server.Federation",
     "flare.rehearsals.rehearsal",

@@ -26,7 +26,13 @@ from benchmarks.search import (
     search,
 )
 from benchmarks.task_list import CASES, METRICS, Partition, partitions_of
-from fedbilevel import BilevelProblem, InMemoryDevices, LocalExamples, predict_costs
+from fedbilevel import (
+    BilevelProblem,
+    InMemoryDevices,
+    LocalExamples,
+    Run,
+    predict_costs,
+)
 
 EFFORT = Effort(
     draws=16, survivors=4, finals=((3, 2), (2, 4), (1, 10)), runs=30, wider=0
@@ -248,9 +254,8 @@ def test_the_second_gradients_of_fednest_are_counted(local_steps, terms):
     ones = np.ones((4, 1))
     devices = InMemoryDevices.sharing(LocalExamples(ones, ones), 2)
     loss = lambda x, y, batch: jnp.mean((y - x) ** 2 * batch)  # noqa: E731
-    costs = predict_costs(
-        BilevelProblem(loss, loss), algorithm, devices, 1.0, 1.0, rounds=1
-    )
+    problem = BilevelProblem(loss, loss)
+    costs = predict_costs(Run(problem, algorithm, devices, 1.0, 1.0, rounds=1))
     cell = {"curves": [[{"samples": costs.samples}]], "setting": values}
     twice = 2 * local_steps * 3 * 2  # steps on y and on x, batches of 3, two devices
     assert task_figures.oracle_calls("FedNest", cell) == pytest.approx(

@@ -5,7 +5,7 @@ import pytest
 from fedbilevel import FedBiO, Trial, UniformSample
 from fedbilevel.commands.tuning_progress import lines_of
 from fedbilevel.experiments.federation import sites_of
-from fedbilevel.experiments.run import prepare_run, spec_of
+from fedbilevel.experiments.run import prepare_run, run_of
 from fedbilevel.experiments.run_directory.failures import Failure
 from fedbilevel.experiments.schema import Experiment, FederationSettings, Partition
 from fedbilevel.experiments.tuning import Goal, promise
@@ -20,7 +20,7 @@ def test_errors_about_one_device():
         UniformSample(2)(0, 0, 1)
     experiment = Experiment(FedBiO(0.1), participants=2, partition=ONE_DEVICE)
     with pytest.raises(ValueError, match=r"but there is 1 device\. Give"):
-        spec_of(experiment, prepare_run(experiment))
+        run_of(experiment, prepare_run(experiment))
 
 
 def test_errors_about_one_site():

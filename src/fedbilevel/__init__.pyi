@@ -32,7 +32,7 @@ from .engines.participation import FullParticipation, Participation, UniformSamp
 from .engines.predicted_costs import predict_costs
 from .engines.protocol import Engine
 from .engines.round import Round
-from .engines.run import best_round, resume, run
+from .engines.run import Run, run
 from .engines.sharded.engine import Sharded
 from .engines.simulation import Simulation
 from .engines.sweep import Sweep, sweep
@@ -114,6 +114,7 @@ __all__ = [
     "Quantise",
     "RandomK",
     "Round",
+    "Run",
     "Samples",
     "Schedule",
     "Setting",
@@ -138,7 +139,6 @@ __all__ = [
     "Weights",
     "WithServerOptimiser",
     "WithWholeBatches",
-    "best_round",
     "datasets",
     "metrics",
     "optax_optimiser",
@@ -147,7 +147,6 @@ __all__ = [
     "predict_costs",
     "problems",
     "rescale",
-    "resume",
     "run",
     "search_space",
     "suggest",

@@ -59,6 +59,8 @@ def _explain(parser: argparse.ArgumentParser, message: str) -> str:
         near = nearest_name(match[2].strip("'"), _choices(parser, match[1]))
         cure = f"Did you mean {near}?" if near else _cure(parser, match[1])
         return f"{match[1]} is {match[2]}. {cure}"
+    if match := re.fullmatch(r"argument (.+?): expected (\d+) arguments", message):
+        return f"{match[1]} has another number of values. Give {match[2]}."
     if match := re.fullmatch(r"argument (.+?): expected .+", message):
         return f"{match[1]} has no value. {_cure(parser, match[1])}"
     text = message.removeprefix("argument ")

@@ -5,7 +5,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from fedbilevel import F2SA, InMemoryDevices, LocalExamples, sweep
+from fedbilevel import F2SA, InMemoryDevices, LocalExamples, Run, sweep
 from fedbilevel.problems import Quadratic, quadratic_task, random_quadratic
 from fedbilevel.problems.quadratic_task import LowerRows, UpperRows
 
@@ -53,14 +53,12 @@ def settled() -> np.ndarray:
     ]
     x, y = np.zeros(APART.shifts.shape[1]), np.zeros(APART.targets.shape[1])
     rate = 0.5 / np.linalg.eigvalsh(APART.matrices).max()
+    # The direction of x is proportional to λ until y and w have converged.
+    settings = [F2SA(rate, factor, upper_rate=8.0 / factor) for factor in MULTIPLIERS]
+    problem, devices = quadratic_task(APART).problem, InMemoryDevices(held)
     result = sweep(
-        quadratic_task(APART).problem,
-        # The direction of x is proportional to λ until y and w have converged.
-        [F2SA(rate, factor, upper_rate=8.0 / factor) for factor in MULTIPLIERS],
-        InMemoryDevices(held),
-        x,
-        y,
-        rounds=10_000,
+        Run(problem, settings[0], devices, x, y, rounds=10_000),
+        settings,
         seeds=[0],
         measure=lambda server: server.x,
     )

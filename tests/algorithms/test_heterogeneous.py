@@ -18,6 +18,7 @@ from fedbilevel import (
     LocalBSGM,
     LocalBSGVRM,
     NeumannSeries,
+    Run,
     ShroFBO,
     SimFBO,
     UniformSample,
@@ -51,15 +52,12 @@ MEAN = Mean.of(HELD)
 
 def trajectory(algorithms, rounds, held=HELD, seed=0, **settings):
     """Return (x, y) of every setting after every round."""
+    inputs = quadratic.problem(), algorithms[0], InMemoryDevices(held), *START
     result = sweep(
-        quadratic.problem(),
+        Run(*inputs, rounds=rounds, **settings),
         algorithms,
-        InMemoryDevices(held),
-        *START,
-        rounds=rounds,
         seeds=[seed],
         measure=lambda server: (server.x, server.y),
-        **settings,
     )
     return jax.tree.map(lambda leaf: np.asarray(leaf)[:, 0], result.measurements)
 
@@ -115,12 +113,10 @@ def test_the_drawn_number_of_products_has_the_expectation_of_the_series():
 
     def hypergradients(rounds, **settings):
         still = FedNest(1e-12, series, **settings)
+        what = quadratic.problem(), still, InMemoryDevices(HELD)
         return sweep(
-            quadratic.problem(),
+            Run(*what, *START, rounds=rounds),
             [still],
-            InMemoryDevices(HELD),
-            *START,
-            rounds=rounds,
             seeds=[0],
             measure=lambda server: server.hypergradient,
         ).measurements[0, 0]

@@ -1,5 +1,6 @@
 """Common properties of all algorithms."""
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ from fedbilevel import (
     DebugSimulation,
     InMemoryDevices,
     LocalExamples,
+    Run,
     UniformSample,
     predict_costs,
     run,
@@ -173,5 +175,7 @@ def test_what_a_run_will_cost_is_known_before(name):
     x = jnp.linspace(-1.0, 1.0, quadratic.X_SIZE)
     y = jnp.linspace(1.0, 2.0, quadratic.Y_SIZE)
     *_, last = run(*what, x, y, rounds=ROUNDS, participation=UniformSample(3))
-    predicted = predict_costs(*what, x, y, rounds=ROUNDS, participants=3)
-    assert predicted == last.costs
+    whole = Run(*what, x, y, rounds=ROUNDS)
+    assert predict_costs(whole, participants=3) == last.costs
+    sampled = replace(whole, participation=UniformSample(3))
+    assert predict_costs(sampled) == last.costs

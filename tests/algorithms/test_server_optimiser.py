@@ -19,8 +19,8 @@ from fedbilevel import (
     LocalBSGVRM,
     LocalExamples,
     NeumannSeries,
+    Run,
     optax_optimiser,
-    resume,
     run,
     sweep,
     with_server_optimiser,
@@ -150,12 +150,12 @@ def test_a_resumed_run_gives_the_same_bits(tmp_path):
     list(run(algorithm=algorithm, **arguments, rounds=2, checkpoints=saved))
     # Another process would create the same optimiser again.
     again = with_server_optimiser(FedBiO(0.1), optax.adam(0.05))
-    *_, resumed = resume(algorithm=again, **arguments, rounds=4, checkpoints=saved)
+    *_, resumed = Run(algorithm=again, **arguments, rounds=4).resume(saved)
     *_, whole = run(algorithm=algorithm, **arguments, rounds=4)
     jax.tree.map(np.testing.assert_array_equal, resumed.server, whole.server)
     other = with_server_optimiser(FedBiO(0.1), optax.adam(0.06))
     with pytest.raises(CheckpointError, match="algorithm"):
-        list(resume(algorithm=other, **arguments, rounds=5, checkpoints=saved))
+        Run(algorithm=other, **arguments, rounds=5).resume(saved)
 
 
 @pytest.mark.nightly
@@ -165,12 +165,10 @@ def test_rates_of_the_optimiser_are_swept_in_one_program():
         with_server_optimiser(FedBiO(0.1), optax_optimiser("adam", learning_rate=rate))
         for rate in rates
     ]
+    inputs = quadratic.problem(), settings[0], federation.in_memory()
     measurements = sweep(
-        quadratic.problem(),
+        Run(*inputs, *federation.START, rounds=3),
         settings,
-        federation.in_memory(),
-        *federation.START,
-        rounds=3,
         seeds=[0],
         measure=lambda server: server.x,
     ).measurements

@@ -12,6 +12,7 @@ from fedbilevel import (
     ExampleNoise,
     FedBiO,
     FedBiOAcc,
+    Run,
     optax_optimiser,
     tune,
     with_server_optimiser,
@@ -27,8 +28,6 @@ from fedbilevel.algorithms import (
     innermost,
     register,
 )
-from fedbilevel.engines.preparation import RunSpec
-from fedbilevel.engines.run import rounds_of
 from fedbilevel.metrics import find_instabilities
 from fedbilevel.metrics.untried_steps import check_known_steps, untried_steps
 from fedbilevel.tuning import tuner
@@ -73,6 +72,14 @@ class Named(Passing):
         return FedBiO(0.1).init(problem, x, y)
 
 
+class Endless(FedBiO):
+    """An algorithm whose property `algorithm` is the algorithm itself."""
+
+    @property
+    def algorithm(self):
+        return self
+
+
 @register
 @dataclass(frozen=True)
 class Renamed:
@@ -108,10 +115,9 @@ class Nudged(FedBiO):
     nudge: float = 0.5
 
 
-def spec(algorithm: Any, rounds: int = 3) -> RunSpec:
-    return RunSpec(
-        PROBLEM, algorithm, federation.in_memory(), *federation.START, rounds
-    )
+def run_of(algorithm: Any, rounds: int = 3) -> Run:
+    inputs = PROBLEM, algorithm, federation.in_memory(), *federation.START
+    return Run(*inputs, rounds=rounds)
 
 
 WRAPPERS = [
@@ -126,12 +132,12 @@ WRAPPERS = [
 @pytest.mark.parametrize("wrap", WRAPPERS)
 def test_the_length_of_a_run_is_compared_with_the_plan_inside(wrap, caplog):
     with caplog.at_level(logging.WARNING, "fedbilevel"):
-        rounds_of(spec(wrap(AutoFedBiO(7))))
+        run_of(wrap(AutoFedBiO(7))).start()
     assert [OTHER_LENGTH in message for message in caplog.messages] == [True]
     caplog.clear()
-    rounds_of(spec(wrap(AutoFedBiO(3))))
+    run_of(wrap(AutoFedBiO(3))).start()
     # A field `rounds` of another meaning is no plan.
-    rounds_of(spec(wrap(Passing(FedBiO(0.1)))))
+    run_of(wrap(Passing(FedBiO(0.1)))).start()
     assert not caplog.messages
 
 
@@ -151,8 +157,13 @@ def test_a_search_space_has_the_batches_and_steps_inside(wrap, monkeypatch):
     monkeypatch.setattr(tuner, "search_space", space)
     fedbio = FedBiO(0.1, batch_size=64, local_steps=5)
     for algorithm in (fedbio, Renamed(0.1, handful=64, walks=5)):
-        tuner.space_for(spec(wrap(with_server_optimiser(algorithm, SGD)), rounds=40))
+        tuner.space_for(run_of(wrap(with_server_optimiser(algorithm, SGD)), rounds=40))
     assert (sizes, steps) == ([64, 64], [200, 200])
+
+
+def test_a_wrapper_of_itself_is_refused():
+    with pytest.raises(ValueError, match="Endless has more than 100 algorithms"):
+        innermost(Passing(Endless(0.1)))
 
 
 def in_two_wrappers(algorithm: Any) -> Any:
@@ -170,9 +181,7 @@ def renamed(setting: str) -> str:
 def test_steps_of_a_plug_in_are_diagnosed_as_those_of_fedbio():
     expected, actual = (
         find_instabilities(
-            PROBLEM,
-            in_two_wrappers(algorithm),
-            federation.in_memory(),
+            run_of(in_two_wrappers(algorithm)),
             *federation.START,
             rounds=4,
             seconds=600.0,
@@ -200,15 +209,7 @@ def test_settings_of_a_plug_in_have_the_ranges_of_fedbio():
 @pytest.mark.nightly
 def test_settings_of_a_plug_in_are_tuned_as_those_of_fedbio():
     expected, actual = (
-        tune(
-            PROBLEM,
-            in_two_wrappers(algorithm),
-            federation.in_memory(),
-            *federation.START,
-            rounds=4,
-            trials=3,
-            seeds=[0],
-        )
+        tune(run_of(in_two_wrappers(algorithm), rounds=4), trials=3, seeds=[0])
         for algorithm in (
             FedBiO(0.1, local_steps=2, batch_size=2),
             Renamed(0.1, walks=2, handful=2),

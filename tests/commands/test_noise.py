@@ -93,6 +93,11 @@ def model():
     problem = fb.BilevelProblem(error, error)
     return fb.problems.Model(problem, start, start, {}, fb.LocalExamples(form, form))
 """
+FAILING = """
+
+def task():
+    raise ValueError("it has no function task()")
+"""
 FEDERATION = """
 rounds = 3
 [problem]
@@ -116,6 +121,12 @@ def test_a_federation_is_planned_without_the_data_of_its_sites(tmp_path):
     (tmp_path / "mine.toml").write_text(FEDERATION)
     refused = fedbilevel(tmp_path, "noise mine.toml --epsilon 2", code=2)
     assert "give --examples UPPER,LOWER" in refused.stderr
+    # An error of the file's own function is no missing function.
+    (tmp_path / "clinics.py").write_text(f"{CLINICS}{FAILING}")
+    failed = fedbilevel(tmp_path, "noise mine.toml --epsilon 2", code=2)
+    assert "it has no function task()" in failed.stderr
+    assert "--examples" not in failed.stderr
+    (tmp_path / "clinics.py").write_text(CLINICS)
     command = "noise mine.toml --epsilon 2 --examples 20,40"
     answer = json.loads(fedbilevel(tmp_path, f"{command} --json").stdout)
     assert answer["fewest_examples"] == {"upper": 20, "lower": 40}

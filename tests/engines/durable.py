@@ -7,7 +7,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from fedbilevel import Checkpoints, Engine, FedBiO, Sharded, Simulation, resume
+from fedbilevel import Checkpoints, Engine, FedBiO, Run, Sharded, Simulation
 from tests import quadratic
 from tests.engines import federation
 from tests.engines.processes import join
@@ -20,7 +20,7 @@ def main(directory: Path, result: Path) -> None:
     if "PROCESSES" in os.environ:
         join()
         engine = Sharded()
-    for outcome in resume(
+    whole = Run(
         quadratic.problem(),
         FedBiO(0.1, 0.3, 0.5, 0.4, local_steps=2, private_lower=True),
         federation.in_memory(),
@@ -28,8 +28,8 @@ def main(directory: Path, result: Path) -> None:
         rounds=ROUNDS,
         weights=federation.WEIGHTS,
         engine=engine,
-        checkpoints=Checkpoints(directory, every=2, keep=2),
-    ):
+    )
+    for outcome in whole.resume(Checkpoints(directory, every=2, keep=2)):
         print(f"round {outcome.number}", flush=True)
         x, y = np.asarray(outcome.x), np.asarray(outcome.y)
     if jax.process_index() == 0:

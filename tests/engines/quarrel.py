@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from fedbilevel import Checkpoints, FedBiO, Sharded, resume, run
+from fedbilevel import Checkpoints, FedBiO, Run, Sharded, run
 from fedbilevel.engines.checkpoints.digests import DamageError, verified_notes
 from tests import quadratic
 from tests.engines import federation
@@ -32,7 +32,7 @@ def main(directory: Path) -> None:
         return verified_notes(path)
 
     with patch("fedbilevel.engines.checkpoints.store.verified_notes", half_blind):
-        for result in resume(**settings, rounds=4, checkpoints=checkpoints):
+        for result in Run(**settings, rounds=4).resume(checkpoints):
             print("resumed", result.number)
     print("end", float(result.x[0]))
     try:

@@ -19,15 +19,13 @@ from fedbilevel import (
     LocalExamples,
     NoUploadsError,
     Phase,
+    Run,
     Simulation,
     UniformSample,
     Upload,
-    resume,
     run,
 )
 from fedbilevel.engines import block, calls
-from fedbilevel.engines.preparation import RunSpec
-from fedbilevel.engines.run import rounds_of
 from tests.algorithms.table import ALGORITHMS
 from tests.engines import federation
 
@@ -121,6 +119,10 @@ def loss(x, y, batch):
 PROBLEM = BilevelProblem(loss, loss)
 
 
+def resumed(*inputs, checkpoints, every, **settings):
+    return Run(*inputs, **settings).resume(checkpoints, every)
+
+
 def start_run(bad_rounds=(NEVER,) * DEVICES, start=run, **settings):
     held = []
     for device, bad in enumerate(bad_rounds):
@@ -192,7 +194,7 @@ def test_a_run_that_was_left_resumes_to_the_same_bits(tmp_path):
     checkpoints = Checkpoints(tmp_path, every=4)
     with closing(start_run(every=5, checkpoints=checkpoints)) as rounds:
         assert [next(rounds).number, next(rounds).number] == [4, 9]
-    rest = list(start_run(start=resume, every=5, checkpoints=checkpoints))
+    rest = list(start_run(start=resumed, every=5, checkpoints=checkpoints))
     assert [result.number for result in rest] == [14, 16]
     assert facts(rest[-1]) == facts(whole)
     assert_same(numbers(rest[-1]), numbers(whole))
@@ -235,7 +237,7 @@ def test_rounds_of_other_sizes_and_mistakes_come_where_they_would(tmp_path):
         assert_near(actual, seen[1][number][1])
     # The last whole round before the mistake has a checkpoint too.
     (last,) = start_run(
-        start=resume,
+        start=resumed,
         rounds=13,
         every=100,
         participation=choose,
@@ -260,11 +262,9 @@ def test_an_engine_that_takes_several_calls_a_round_takes_one_at_a_time():
 @pytest.mark.slow
 def test_calls_grow_with_the_pace_and_others_see_where_they_end(monkeypatch):
     def numbers_seen():
-        def begin(problem, algorithm, devices, x, y, rounds, participation):
-            spec = RunSpec(
-                problem, algorithm, devices, x, y, rounds, participation=participation
-            )
-            return [result.number for result in rounds_of(spec, every=rounds)]
+        def begin(*inputs, rounds, **settings):
+            whole = Run(*inputs, rounds=rounds, **settings)
+            return [item.number for item in whole.start(every=rounds, progress=True)]
 
         return start_run(start=begin)
 

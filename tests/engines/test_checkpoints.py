@@ -20,11 +20,10 @@ from fedbilevel import (
     Limits,
     LocalBSGM,
     NeumannSeries,
+    Run,
     Sharded,
     Simulation,
     UniformSample,
-    best_round,
-    resume,
     run,
 )
 from fedbilevel.engines.checkpoints.arrays import read_arrays, write_parts
@@ -57,10 +56,6 @@ def arguments(**changes: Any) -> dict[str, Any]:
     }
 
 
-def arguments_without_rounds() -> dict[str, Any]:
-    return {name: value for name, value in arguments().items() if name != "rounds"}
-
-
 def numbers(result):
     """Return the state of a run without the padding of a mesh."""
     private = jax.tree.map(lambda leaf: np.array(leaf)[:5], result.private)
@@ -82,12 +77,12 @@ def test_a_run_that_was_left_goes_on_to_the_same_bits(engine, stop, tmp_path):
     for result in run(**arguments(engine=engine), checkpoints=checkpoints):
         if result.number + 1 == stop:
             break
-    again = list(resume(**arguments(engine=engine), checkpoints=checkpoints))
+    again = list(Run(**arguments(engine=engine)).resume(checkpoints))
     # The last round before the iterator was closed has a checkpoint too.
     assert [result.number for result in again] == list(range(stop, ROUNDS))
     assert_same_bits(numbers(again[-1]), whole)
     # The run is complete: its last round is yielded again.
-    (end,) = resume(**arguments(engine=engine), checkpoints=checkpoints)
+    (end,) = Run(**arguments(engine=engine)).resume(checkpoints)
     assert end.number == ROUNDS - 1
     assert_same_bits(numbers(end), whole)
 
@@ -110,7 +105,7 @@ def test_a_run_whose_engine_fails_resumes_from_its_last_whole_round(
         with pytest.raises(RuntimeError, match="the job was aborted"):
             list(run(**arguments(), checkpoints=checkpoints))
     assert saved_rounds(tmp_path) == [7]
-    *_, again = resume(**arguments(), checkpoints=checkpoints)
+    *_, again = Run(**arguments()).resume(checkpoints)
     assert_same_bits(numbers(again), numbers(expected))
 
 
@@ -194,7 +189,7 @@ def test_another_engine_goes_on_with_the_same_numbers(first, second, tmp_path):
     (server, private), costs = numbers(expected)
     checkpoints = Checkpoints(tmp_path, every=3)
     list(run(**arguments(engine=first, rounds=6), checkpoints=checkpoints))
-    *_, last = resume(**arguments(engine=second), checkpoints=checkpoints)
+    *_, last = Run(**arguments(engine=second)).resume(checkpoints)
     (other_server, other_private), other_costs = numbers(last)
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-10),
@@ -220,7 +215,7 @@ def test_the_newest_and_the_best_are_kept_and_history_comes_back(tmp_path):
         {"round": number, "loss": loss} for number, loss in seen.items()
     )
     longer = Checkpoints(tmp_path, every=2, keep=2)
-    first = next(iter(resume(**arguments(rounds=12), checkpoints=longer)))
+    first = next(iter(Run(**arguments(rounds=12)).resume(longer)))
     assert first.number == 9
     assert first.history[: len(seen)] == last.history
 
@@ -256,7 +251,7 @@ def test_another_configuration_is_refused_with_the_difference(
     checkpoints = Checkpoints(tmp_path, every=2)
     list(run(**arguments(rounds=2), checkpoints=checkpoints))
     with pytest.raises(CheckpointError, match=message):
-        resume(**arguments(**changes), checkpoints=checkpoints)
+        Run(**arguments(**changes)).resume(checkpoints)
 
 
 @pytest.mark.slow
@@ -269,7 +264,7 @@ def test_a_folder_in_use_is_refused(tmp_path):
 
 @pytest.mark.slow
 def test_without_a_checkpoint_the_run_begins(tmp_path):
-    rounds = resume(**arguments(rounds=2), checkpoints=Checkpoints(tmp_path))
+    rounds = Run(**arguments(rounds=2)).resume(Checkpoints(tmp_path))
     assert [result.number for result in rounds] == [0, 1]
 
 
@@ -288,10 +283,10 @@ def test_the_best_of_all_is_kept_however_often_a_run_is_resumed(tmp_path):
         best="loss",
     )
     for rounds, expected in [(2, [2]), (4, [2, 4]), (6, [2, 6]), (9, [2, 9])]:
-        *_, last = resume(**arguments(rounds=rounds), checkpoints=checkpoints)
+        *_, last = Run(**arguments(rounds=rounds)).resume(checkpoints)
         assert saved_rounds(tmp_path) == expected
     *_, second, _ = run(**arguments(rounds=3))
-    best = best_round(**arguments_without_rounds(), checkpoints=checkpoints)
+    best = Run(**arguments()).best_round(checkpoints)
     assert best.number == 1
     np.testing.assert_array_equal(best.x, second.x)
     assert len(last.history) == len(seen)
@@ -301,14 +296,14 @@ def test_fewer_rounds_than_were_done_are_refused(tmp_path):
     checkpoints = Checkpoints(tmp_path, every=2)
     list(run(**arguments(rounds=4), checkpoints=checkpoints))
     with pytest.raises(ValueError, match=r"rounds is 3, but .* of 4 rounds"):
-        resume(**arguments(rounds=3), checkpoints=checkpoints)
+        Run(**arguments(rounds=3)).resume(checkpoints)
 
 
 def test_without_a_number_to_choose_by_there_is_no_best(tmp_path):
     checkpoints = Checkpoints(tmp_path, every=2)
     list(run(**arguments(rounds=2), checkpoints=checkpoints))
     with pytest.raises(CheckpointError, match="no checkpoint with a metric"):
-        best_round(**arguments_without_rounds(), checkpoints=checkpoints)
+        Run(**arguments()).best_round(checkpoints)
 
 
 @pytest.mark.parametrize(

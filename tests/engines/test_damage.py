@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from fedbilevel import CheckpointError, Checkpoints, resume, run
+from fedbilevel import CheckpointError, Checkpoints, Run, run
 from fedbilevel.engines.checkpoints.digests import verified_notes
 from tests.algorithms.table import at_night
 from tests.engines.test_checkpoints import arguments, assert_same_bits, numbers
@@ -51,7 +51,7 @@ def test_a_damaged_checkpoint_is_skipped_for_the_one_before(
     victim = files[int(generator.integers(len(files)))]
     damage(victim, generator, "flipped" if case % 2 else "truncated")
     with caplog.at_level(logging.WARNING, "fedbilevel"):
-        *_, last = resume(**arguments(rounds=5), checkpoints=Checkpoints(directory, 2))
+        *_, last = Run(**arguments(rounds=5)).resume(Checkpoints(directory, 2))
     assert_same_bits(numbers(last), expected)
     # Damaged checkpoints are renamed, and the new ones with their names are valid.
     assert {path.name for path in directory.glob("round_*")} == {
@@ -76,10 +76,10 @@ def test_with_nothing_left_the_run_begins_again(two_checkpoints, tmp_path, caplo
     for digests in directory.glob("round_*/digests.json"):
         digests.unlink()
     with caplog.at_level(logging.WARNING, "fedbilevel"):
-        again = resume(**arguments(rounds=5), checkpoints=Checkpoints(directory, 2))
+        again = Run(**arguments(rounds=5)).resume(Checkpoints(directory, 2))
         assert [result.number for result in again] == [0, 1, 2, 3, 4]
     assert "has no readable checkpoint" in caplog.messages[-1]
-    (end,) = resume(**arguments(rounds=5), checkpoints=Checkpoints(directory, 2))
+    (end,) = Run(**arguments(rounds=5)).resume(Checkpoints(directory, 2))
     assert_same_bits(numbers(end), two_checkpoints[1])
 
 
@@ -96,4 +96,4 @@ def test_a_checkpoint_that_may_not_be_read_is_not_taken_for_a_damaged_one(
     # Tests that run as root may read every file.
     monkeypatch.setattr(Path, "read_bytes", refuse)
     with pytest.raises(CheckpointError, match=r"cannot be read: Permission denied"):
-        resume(**arguments(rounds=5), checkpoints=Checkpoints(directory))
+        Run(**arguments(rounds=5)).resume(Checkpoints(directory))

@@ -13,7 +13,7 @@ from fedbilevel import (
     FedBiO,
     InMemoryDevices,
     LocalExamples,
-    resume,
+    Run,
     run,
 )
 from fedbilevel.engines.exclusions import ExclusionCounts, Exclusions, _Version
@@ -42,15 +42,15 @@ def what() -> tuple[Any, ...]:
 
 def test_exclusions_are_counted_across_resumption(what, tmp_path, caplog):
     options = Checkpoints(tmp_path, every=50)
-    settings: dict[str, Any] = {"participation": sampled, "checkpoints": options}
+    whole = Run(*what, rounds=12, participation=sampled)
     with caplog.at_level(logging.WARNING, "fedbilevel"):
-        rounds = run(*what, rounds=12, **settings)
+        rounds = whole.start(options)
         for result in rounds:
             if result.number == 5:
                 rounds.close()
                 break
-        *_, last = resume(*what, rounds=12, **settings)
-        *_, again = resume(*what, rounds=12, **settings)
+        *_, last = whole.resume(options)
+        *_, again = whole.resume(options)
     assert last.exclusions.devices == ((MINORITY, 8, 8),)
     assert last.exclusions[:2] == (8, 12 * DEVICES - 4)
     assert again.exclusions == last.exclusions

@@ -11,11 +11,11 @@ from fedbilevel import (
     InMemoryDevices,
     Limits,
     NoUploadsError,
+    Run,
     UniformSample,
     run,
 )
 from fedbilevel.engines.final_points import final_points
-from fedbilevel.engines.preparation import RunSpec
 from tests import quadratic
 from tests.algorithms.table import ALGORITHMS, at_night
 
@@ -37,7 +37,7 @@ def test_the_numbers_are_those_of_runs(name):
     halved = jax.tree.map(lambda leaf: 0.5 * leaf, whole)
     common: Any = {"participation": UniformSample(3), "weights": WEIGHTS}
     run_to_end = final_points(
-        RunSpec(quadratic.problem(), whole, devices(), *START, rounds=6, **common)
+        Run(quadratic.problem(), whole, devices(), *START, rounds=6, **common)
     )
     pairs = [(whole, 4), (halved, 5), (whole, 5)]
     for rounds in (1, 3, 6):
@@ -64,7 +64,7 @@ def test_large_uploads_are_left_out_as_in_a_run():
     *_, last = run(*args, rounds=2, **common)
     *_, free = run(*args, rounds=2)
     assert np.abs(np.asarray(last.x) - np.asarray(free.x)).max() > 1e-6
-    actual = final_points(RunSpec(*args, rounds=2, **common))([(algorithm, 0)], 2)
+    actual = final_points(Run(*args, rounds=2, **common))([(algorithm, 0)], 2)
     np.testing.assert_allclose(actual.of(0)[0], last.x, rtol=0, atol=1e-10)
 
 
@@ -72,7 +72,7 @@ def test_large_uploads_are_left_out_as_in_a_run():
 def test_a_run_that_would_stop_is_not_finite_and_harms_no_other():
     good, bad = FedBiO(0.1), FedBiO(1e200)
     args = quadratic.problem(), good, devices(), *START
-    actual = final_points(RunSpec(*args, rounds=5))([(good, 0), (bad, 0)], 5)
+    actual = final_points(Run(*args, rounds=5))([(good, 0), (bad, 0)], 5)
     assert np.isfinite(actual.of(0)[0]).all()
     assert np.isnan(actual.of(1)[0]).all()
     with pytest.raises(NoUploadsError):
@@ -83,7 +83,7 @@ def test_a_run_that_would_stop_is_not_finite_and_harms_no_other():
 def test_other_numbers_of_rounds_are_refused(rounds):
     algorithm = FedBiO(0.1)
     run_to_end = final_points(
-        RunSpec(quadratic.problem(), algorithm, devices(), *START, rounds=5)
+        Run(quadratic.problem(), algorithm, devices(), *START, rounds=5)
     )
     with pytest.raises(ValueError, match="rounds from 1 to 5"):
         run_to_end([(algorithm, 0)], rounds)

@@ -13,6 +13,7 @@ from fedbilevel import (
     InMemoryDevices,
     LocalExamples,
     OnDemandDevices,
+    Run,
     run,
     sweep,
 )
@@ -207,11 +208,8 @@ def test_other_ways_to_begin_refuse_too():
         Site(0, problem, algorithm, local, *start)
     with pytest.raises(ValueError, match="lower_loss is not a mean"):
         sweep(
-            problem,
+            Run(problem, algorithm, InMemoryDevices([local]), *start, rounds=1),
             [algorithm],
-            InMemoryDevices([local]),
-            *start,
-            rounds=1,
             seeds=[0],
             measure=lambda server: server.x,
         )

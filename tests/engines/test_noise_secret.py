@@ -20,10 +20,10 @@ from fedbilevel import (
     GaussianNoise,
     InMemoryDevices,
     LocalExamples,
+    Run,
     Sharded,
     Simulation,
     UniformSample,
-    resume,
     run,
     with_transforms,
 )
@@ -31,8 +31,8 @@ from fedbilevel.algorithms.protocol import Upload
 from fedbilevel.engines import noise_secret
 from fedbilevel.engines.mean import NOISE
 from fedbilevel.engines.noise_secret import FILE
-from fedbilevel.engines.preparation import RunSpec, prepare
 from fedbilevel.engines.protocol import Moment, server_key
+from fedbilevel.engines.run import prepare
 from fedbilevel.transforms.noise import standard_normals
 from tests.algorithms.table import at_night
 
@@ -58,6 +58,10 @@ def devices():
 def private(noise):
     clip = () if isinstance(noise, ExampleNoise) else (Clip(1.0),)
     return with_transforms(FedBiO(0.1, batch_size=2), *clip, noise)
+
+
+def resumed(*inputs, checkpoints, **options):
+    return Run(*inputs, **options).resume(checkpoints)
 
 
 def rounds(noise, number=3, function=run, **options):
@@ -139,18 +143,19 @@ def test_a_resumed_run_repeats_its_noise(tmp_path):
     checkpoints = Checkpoints(tmp_path / "checkpoints", every=2)
     whole = rounds(NOISES[0], 4, checkpoints=checkpoints)[-1]
     shutil.rmtree(tmp_path / "checkpoints" / "round_4")
-    again = rounds(NOISES[0], 4, resume, checkpoints=checkpoints)[-1]
+    again = rounds(NOISES[0], 4, resumed, checkpoints=checkpoints)[-1]
     assert np.array_equal(again.y, whole.y)
     # A run that was killed before its first checkpoint has published rounds, too.
     shutil.rmtree(tmp_path / "checkpoints" / "round_4")
     shutil.rmtree(tmp_path / "checkpoints" / "round_2")
-    again = rounds(NOISES[0], 4, resume, checkpoints=checkpoints)[-1]
+    again = rounds(NOISES[0], 4, resumed, checkpoints=checkpoints)[-1]
     assert np.array_equal(again.y, whole.y)
 
 
 def test_other_settings_with_one_secret_have_other_noise():
     # The difference of two such runs must not be free of noise.
-    prepared = prepare(RunSpec(PROBLEM, private(NOISES[0]), devices(), *START))
+    inputs = PROBLEM, private(NOISES[0]), devices(), *START
+    prepared = prepare(Run(*inputs, rounds=1))
     keys = [
         jax.random.key_data(
             noise_secret.with_secret(prepared, bytes(32), {"seed": seed}).job.key
@@ -172,7 +177,7 @@ def test_only_the_user_can_read_the_secret(tmp_path):
     assert len(bytes.fromhex(file.read_text())) == 32
     file.chmod(0o640)
     with pytest.raises(CheckpointError, match=r"can be read by other users.*chmod 600"):
-        rounds(NOISES[0], 2, resume, checkpoints=checkpoints)
+        rounds(NOISES[0], 2, resumed, checkpoints=checkpoints)
 
 
 @pytest.mark.slow
@@ -186,14 +191,14 @@ def test_a_missing_or_damaged_secret_is_an_error(tmp_path, content):
     with pytest.raises(
         CheckpointError, match=r"(is missing|damaged).*Restore the file"
     ):
-        rounds(NOISES[0], 2, resume, checkpoints=checkpoints)
+        rounds(NOISES[0], 2, resumed, checkpoints=checkpoints)
 
 
 def test_another_secret_does_not_continue_a_run(tmp_path):
     checkpoints, file = stored(tmp_path)
     file.write_text("00" * 32)
     with pytest.raises(CheckpointError, match="is not the secret with which the run"):
-        rounds(NOISES[0], 2, resume, checkpoints=checkpoints)
+        rounds(NOISES[0], 2, resumed, checkpoints=checkpoints)
 
 
 @pytest.mark.slow

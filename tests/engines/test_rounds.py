@@ -12,12 +12,14 @@ from fedbilevel import (
     BilevelProblem,
     ConjugateGradient,
     DebugSimulation,
+    FedBiO,
     InMemoryDevices,
     LocalBSGM,
     LocalBSGVRM,
     NeumannSeries,
     OnDemandDevices,
     Phase,
+    Run,
     Simulation,
     UniformSample,
     Upload,
@@ -49,10 +51,20 @@ def start_run(algorithm, devices=None, **settings):
     return run(quadratic.problem(), algorithm, devices, *START, **settings)
 
 
+def test_a_run_is_a_value_that_can_be_run_again():
+    devices = InMemoryDevices(quadratic.devices(2, 3, 0.1))
+    whole = Run(quadratic.problem(), FedBiO(0.1), devices, *START, rounds=3)
+    first, second = [result.x for result in whole], [result.x for result in whole]
+    np.testing.assert_array_equal(first, second)
+    (last,) = whole.start(every=3)
+    np.testing.assert_allclose(last.x, first[-1], rtol=0, atol=1e-12)
+
+
 def predicted(algorithm, rounds):
     """Return the costs of a run, after `test_what_a_run_will_cost_is_known_before`."""
     devices = InMemoryDevices(quadratic.devices(4, 3, 0.1))
-    return predict_costs(quadratic.problem(), algorithm, devices, *START, rounds=rounds)
+    inputs = quadratic.problem(), algorithm, devices, *START
+    return predict_costs(Run(*inputs, rounds=rounds))
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ from fedbilevel import (
     LocalExamples,
     NeumannSeries,
     NoUploadsError,
+    Run,
     Sharded,
     Simulation,
     run,
@@ -251,12 +252,10 @@ def test_who_leaves_early_is_still_told(caplog):
 @pytest.mark.slow
 def test_a_sweep_shows_a_run_that_would_have_stopped():
     held = quadratic.devices(2, 1, 0.1)
+    devices, settings = InMemoryDevices(held), [FedBiO(0.1), FedBiO(1e200)]
     result = sweep(
-        quadratic.problem(),
-        [FedBiO(0.1), FedBiO(1e200)],
-        InMemoryDevices(held),
-        *START,
-        rounds=6,
+        Run(quadratic.problem(), settings[0], devices, *START, rounds=6),
+        settings,
         seeds=[0],
         measure=lambda server: server.x,
     )

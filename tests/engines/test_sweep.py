@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from fedbilevel import FedBiO, InMemoryDevices, SimFBO, UniformSample, run, sweep
+from fedbilevel import FedBiO, InMemoryDevices, Run, SimFBO, UniformSample, run, sweep
 from tests import quadratic
 from tests.algorithms.table import ALGORITHMS, KINDS, in_tiers
 
@@ -31,13 +31,10 @@ def test_a_sweep_gives_the_numbers_and_costs_of_runs(name):
     settings = [ALGORITHMS[name](), halved]
     common: Any = {"participation": UniformSample(3), "weights": WEIGHTS, "rounds": 3}
     result = sweep(
-        quadratic.problem(),
+        Run(quadratic.problem(), settings[0], devices(), *START, **common),
         settings,
-        devices(),
-        *START,
         seeds=[4, 5],
         measure=lambda server: (server.x, server.y),
-        **common,
     )
     for i, (algorithm, seed) in enumerate(zip(settings, (4, 5), strict=True)):
         for finished in run(
@@ -53,50 +50,37 @@ def test_a_sweep_gives_the_numbers_and_costs_of_runs(name):
 
 
 def test_settings_that_differ_in_more_than_numbers_are_refused():
+    first = FedBiO(0.1)
+    whole = Run(quadratic.problem(), first, devices(), *START, rounds=1)
     for other in (FedBiO(0.1, local_steps=2), SimFBO(0.1)):
         with pytest.raises(ValueError, match="differ in more than numbers"):
-            sweep(
-                quadratic.problem(),
-                [FedBiO(0.1), other],
-                devices(),
-                *START,
-                rounds=1,
-                seeds=[0],
-                measure=lambda server: server.x,
-            )
+            sweep(whole, [first, other], seeds=[0], measure=lambda server: server.x)
 
 
 def test_a_sweep_with_nothing_to_run_is_refused():
+    algorithm = FedBiO(0.1)
+    whole = Run(quadratic.problem(), algorithm, devices(), *START, rounds=2)
     with pytest.raises(ValueError, match="Pass at least 1 of each to sweep"):
-        sweep(
-            quadratic.problem(),
-            [FedBiO(0.1)],
-            devices(),
-            *START,
-            rounds=2,
-            seeds=[],
-            measure=lambda server: server.x,
-        )
+        sweep(whole, [algorithm], seeds=[], measure=lambda server: server.x)
 
 
 AS_A_USER = """
+from dataclasses import replace
+
 import numpy as np
-from fedbilevel import LocalBSGVRM, NeumannSeries, run, sweep
+from fedbilevel import LocalBSGVRM, NeumannSeries, Run, sweep
 from fedbilevel.problems import quadratic_task, random_quadratic
 
 quadratic = random_quadratic(devices=4, upper_size=10, lower_size=10)
 task = quadratic_task(quadratic, examples=64, noise=1.0, curvature_noise=0.1)
-start = task.problem, task.devices, task.x, task.y
 settings = [
     LocalBSGVRM(rate, NeumannSeries(4, 0.1), initial_batch_size=64)
     for rate in (0.02, 0.05, 0.1, 0.2)
 ]
-problem, *rest = start
-result = sweep(
-    problem, settings, *rest, rounds=3, seeds=[0, 1, 2, 3], measure=lambda s: s.x
-)
+run = Run(task.problem, settings[0], task.devices, task.x, task.y, rounds=3)
+result = sweep(run, settings, seeds=[0, 1, 2, 3], measure=lambda server: server.x)
 for i, algorithm in enumerate(settings):
-    *_, last = run(problem, algorithm, *rest, rounds=3, seed=i)
+    *_, last = replace(run, algorithm=algorithm, seed=i)
     print(float(np.abs(np.asarray(last.x) - result.measurements[i, i, -1]).max()))
 """
 

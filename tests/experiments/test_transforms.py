@@ -23,7 +23,7 @@ from fedbilevel import (
     TrimmedMean,
     with_transforms,
 )
-from fedbilevel.experiments.baseline import baseline_spec
+from fedbilevel.experiments.baseline import baseline_run
 from fedbilevel.experiments.files.other_names import OTHER_NAMES
 from fedbilevel.experiments.files.overrides import with_overrides
 from fedbilevel.experiments.files.read import ExperimentError, read_experiment
@@ -153,7 +153,7 @@ def test_a_private_run_records_epsilon_and_has_no_baseline(tmp_path):
 
 def test_the_baseline_has_the_transforms_of_the_run(tmp_path):
     experiment = read("clip = 0.1\nbits = 8", tmp_path)
-    algorithm: Any = baseline_spec(experiment, prepare_run(experiment)).algorithm
+    algorithm: Any = baseline_run(experiment, prepare_run(experiment)).algorithm
     expected: Any = experiment.federated_algorithm
     assert algorithm.transforms == expected.transforms
     assert algorithm.algorithm.upper_rate == 0

@@ -1,11 +1,16 @@
 """Subcommands that select types: every type, anywhere among the options."""
 
+from dataclasses import dataclass, field, replace
+from typing import Any
+
 import pytest
 
 from fedbilevel import FedBiO, LocalBSGM, NeumannSeries
+from fedbilevel.algorithms import register
 from fedbilevel.experiments.files.overrides import with_overrides
 from fedbilevel.experiments.schema import (
     Auto,
+    Evaluation,
     Experiment,
     Sharded,
     Tracking,
@@ -75,6 +80,34 @@ def test_a_colon_in_a_value_is_no_subcommand():
     result = changed("--algorithm.learning-rate 0.06 --tracking.mlflow http://host:1")
     assert result.algorithm == FedBiO(0.06, local_steps=7)
     assert result.tracking == Tracking(mlflow="http://host:1")
+
+
+def test_an_option_without_a_value_empties_a_list():
+    measured = replace(EXPERIMENT, evaluation=Evaluation(metrics=("lower_error",)))
+    arguments = ["--evaluation.metrics", "--rounds", "3"]
+    result = with_overrides(measured, arguments, "fedbilevel run")
+    assert (result.evaluation.metrics, result.rounds) == ((), 3)
+
+
+@register
+@dataclass(frozen=True)
+class Paired(FedBiO):
+    """A plug-in with a setting of two types."""
+
+    pair: tuple[int, str] = field(default=(1, "a"), metadata={"static": True})
+
+
+def test_values_of_several_types_have_a_parser_each():
+    experiment = Experiment(Paired(0.1))
+    arguments = ["--algorithm.pair", "7", "b"]
+    result: Any = with_overrides(experiment, arguments, "fedbilevel run").algorithm
+    assert result.pair == (7, "b")
+    for wrong, message in (
+        (["b", "7"], "pair is 'b'. Give a whole number"),
+        (["7"], "pair has another number of values. Give 2"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            with_overrides(experiment, [arguments[0], *wrong], "fedbilevel run")
 
 
 def test_a_negative_number_with_an_exponent_is_a_value():

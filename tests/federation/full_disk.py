@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from fedbilevel import CheckpointError, Checkpoints, resume
+from fedbilevel import CheckpointError, Checkpoints, Run
 from tests.engines.federation import START
 from tests.federation.alike import PROBLEM, WEIGHTS, algorithm, sites
 from tests.federation.sites import enrolled, federation
@@ -44,9 +44,8 @@ def main(directory: Path, state_directory: Path, last: int) -> None:
     """Resume a run; after `last` rounds, limit the size of all files."""
     jax.config.update("jax_enable_x64", True)
     try:
-        for result in resume(
-            **arguments(state_directory), checkpoints=checkpoints(directory)
-        ):
+        whole = Run(**arguments(state_directory))
+        for result in whole.resume(checkpoints(directory)):
             print("round", result.number, flush=True)
             if result.number + 1 == last:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT, LIMIT))

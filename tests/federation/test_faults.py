@@ -9,9 +9,10 @@ import jax
 import numpy as np
 import pytest
 
-from fedbilevel import Limits
-from fedbilevel.engines.preparation import Prepared, RunSpec, participants_of, prepare
+from fedbilevel import Limits, Run
+from fedbilevel.engines.preparation import Prepared, participants_of
 from fedbilevel.engines.protocol import Moment, Report, RunState
+from fedbilevel.engines.run import prepare
 from fedbilevel.federation import Exchange, Federation, NoQuorumError, Site
 from tests.engines.federation import START
 from tests.federation.alike import (
@@ -152,11 +153,12 @@ def check_run(
 
 def prepared(name: str, among: dict[str, Site]) -> Prepared:
     return prepare(
-        RunSpec(
+        Run(
             PROBLEM,
             algorithm(name),
             enrolled(among),
             *START,
+            rounds=1,
             weights=WEIGHTS,
             engine=federation(among),
             limits=Limits(norm=1e6),

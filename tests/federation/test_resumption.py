@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import pytest
 
-from fedbilevel import Checkpoints, resume, run
+from fedbilevel import Checkpoints, Round, Run
 from fedbilevel.engines.checkpoints.digests import verified_notes
 from fedbilevel.engines.protocol import Moment
 from fedbilevel.federation import (
@@ -60,8 +60,19 @@ def arguments(
         "rounds": rounds,
         "weights": WEIGHTS,
         "engine": federation(among, run="durable", **settings),
-        "checkpoints": Checkpoints(directory / "checkpoints", every=2),
     }
+
+
+def checkpoints(directory: Path) -> Checkpoints:
+    return Checkpoints(directory / "checkpoints", every=2)
+
+
+def started(name: str, directory: Path, **settings: Any) -> Iterator[Round]:
+    return Run(**arguments(name, directory, **settings)).start(checkpoints(directory))
+
+
+def resumed(name: str, directory: Path, **settings: Any) -> Iterator[Round]:
+    return Run(**arguments(name, directory, **settings)).resume(checkpoints(directory))
 
 
 def by_hand(name: str, missing: Collection[int] = ()) -> Any:
@@ -83,7 +94,7 @@ def assert_close(result: Any, wanted: Any) -> None:
 
 
 def leave(name: str, directory: Path, stop: int) -> None:
-    for result in run(**arguments(name, directory)):
+    for result in started(name, directory):
         if result.number + 1 == stop:
             return
 
@@ -93,7 +104,7 @@ def leave(name: str, directory: Path, stop: int) -> None:
 @pytest.mark.parametrize("stop", [3, *at_night(2)])
 def test_everything_is_restarted_and_ends_in_the_same_state(name, stop, tmp_path):
     leave(name, tmp_path, stop)
-    again = list(resume(**arguments(name, tmp_path)))
+    again = list(resumed(name, tmp_path))
     assert [result.number for result in again] == list(range(stop, ROUNDS))
     assert_close(again[-1].server, by_hand(name))
 
@@ -101,11 +112,11 @@ def test_everything_is_restarted_and_ends_in_the_same_state(name, stop, tmp_path
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", AMONG)
 def test_the_server_goes_back_behind_what_devices_have_done(name, tmp_path):
-    *_, last = run(**arguments(name, tmp_path, rounds=5))
+    *_, last = started(name, tmp_path, rounds=5)
     assert last.number == 4
     for newer in ("round_5", "round_4"):
         shutil.rmtree(tmp_path / "checkpoints" / newer)
-    again = list(resume(**arguments(name, tmp_path)))
+    again = list(resumed(name, tmp_path))
     assert [result.number for result in again] == [2, 3, 4, 5]
     assert_close(again[-1].server, by_hand(name))
 
@@ -140,7 +151,7 @@ def test_a_site_that_has_lost_its_state_says_so_once_and_begins_afresh(
     leave(PRIVATE, tmp_path, 3)
     happens(tmp_path / "kept" / "site-2" / "durable" / "after-2-0")
     records: list[Exchange] = []
-    list(resume(**arguments(PRIVATE, tmp_path, note=records.append)))
+    list(resumed(PRIVATE, tmp_path, note=records.append))
     first, *later = records
     assert text in first.excluded["site-2"]
     assert str(tmp_path) not in first.excluded["site-2"]
@@ -153,8 +164,7 @@ def test_a_site_without_which_there_is_no_quorum_begins_afresh_at_once(tmp_path)
     leave(PRIVATE, tmp_path, 3)
     lose(tmp_path / "kept" / "site-2" / "durable" / "after-2-0")
     records: list[Exchange] = []
-    again = arguments(PRIVATE, tmp_path, quorum=len(PRESENT), note=records.append)
-    *_, last = resume(**again)
+    *_, last = resumed(PRIVATE, tmp_path, quorum=len(PRESENT), note=records.append)
     assert all(list(record.counted) == PRESENT for record in records)
     expected = ByHand(PRIVATE)
     for number in range(ROUNDS):
@@ -171,7 +181,7 @@ def test_a_site_that_cannot_write_its_state_is_excluded(tmp_path):
     leave(PRIVATE, tmp_path, 3)
     obstruct(tmp_path / "kept" / "site-2" / "durable" / "after-2-0")
     records: list[Exchange] = []
-    *_, last = resume(**arguments(PRIVATE, tmp_path, note=records.append))
+    *_, last = resumed(PRIVATE, tmp_path, note=records.append)
     for record in records:
         others = [name for name in PRESENT if name != "site-2"]
         assert list(record.counted) == others
@@ -230,17 +240,16 @@ class Overtaken(NoEnrolment):
 @pytest.mark.slow
 def test_a_task_that_was_overtaken_by_the_next_spoils_nothing(tmp_path):
     value = arguments(PRIVATE, tmp_path)
-    del value["checkpoints"]
     among = sites(PRIVATE, tmp_path / "kept")
     engine = Federation(Overtaken(among), enrolled(among), run="late", timeout=HANG)
-    *_, last = run(**{**value, "engine": engine})
+    *_, last = Run(**{**value, "engine": engine})
     # After the third miss it is skipped once.
     assert_close(last.server, by_hand(PRIVATE, missing=[0, 2, 4, 5]))
 
 
 @pytest.mark.slow
 def test_what_devices_keep_and_send_holds_no_example(tmp_path):
-    list(run(**arguments(PRIVATE, tmp_path)))
+    list(started(PRIVATE, tmp_path))
     files = [path for path in (tmp_path / "kept").rglob("*") if path.is_file()]
     # A state after each round, the task record, the counter, and its lock.
     assert len(files) == len(PRESENT) * (ROUNDS + 3)
@@ -300,9 +309,8 @@ def check_remaining_files(
     other = states.with_name("other")
     for path in whole:
         shutil.copytree(path, other / path.name)
-    rest = list(
-        resume(**full_disk.arguments(states), checkpoints=full_disk.checkpoints(other))
-    )
+    whole_run = Run(**full_disk.arguments(states))
+    rest = list(whole_run.resume(full_disk.checkpoints(other)))
     assert [result.number for result in rest] == list(range(newest, full_disk.ROUNDS))
     expected = ByHand(full_disk.NAME)
     for number in range(full_disk.ROUNDS):

@@ -14,6 +14,7 @@ from fedbilevel import (
     AdaptiveClip,
     Clip,
     DeviceNoise,
+    ExampleNoise,
     FixedPoint,
     Limits,
     run,
@@ -317,6 +318,14 @@ def test_algorithms_and_limits_without_sums_are_refused():
         secure_run(limits=Limits(norm=5.0))
     with pytest.raises(ValueError, match=r"distance=5\): excludes FixedPoint"):
         secure_run(limits=Limits(distance=5.0))
+
+
+def test_an_exchange_that_is_refused_counts_no_noise():
+    releases = ReleaseLog()
+    algorithm = with_transforms(STATEFUL, ExampleNoise(1.0, 1.0))
+    with pytest.raises(ValueError, match="secure sums are sums of integers"):
+        secure_run(algorithm, releases=releases)
+    assert releases.count == 0
 
 
 def test_sites_enforce_their_rules():

@@ -363,8 +363,8 @@ def columns() -> list[Case]:
 
 def questions() -> list[Case]:
     what = PROBLEM, DEVICES, 1.0, 0.0
-    costs = partial(fb.predict_costs, PROBLEM, fb.FedBiO(0.1), DEVICES, 1.0, 0.0)
-    tuned = partial(fb.tune, PROBLEM, fb.FedBiO(0.1), DEVICES, 1.0, 0.0)
+    run = partial(fb.Run, PROBLEM, fb.FedBiO(0.1), DEVICES, 1.0, 0.0)
+    tuned = partial(fb.tune, run(rounds=2))
 
     def checkpoints(**options: Any) -> Case:
         make = partial(fb.Checkpoints, **options)
@@ -384,18 +384,20 @@ def questions() -> list[Case]:
         Case(
             "batches of 0", partial(fb.suggest, *what, rounds=9, batch_size=0), "whole"
         ),
-        Case("costs of 0 rounds", partial(costs, rounds=0), "at least 1"),
+        Case(
+            "costs of 0 rounds", partial(fb.predict_costs, run(rounds=0)), "at least 1"
+        ),
         *(
             Case(
                 f"costs of {n!r} participants",
-                partial(costs, rounds=1, participants=n),
+                partial(fb.predict_costs, run(rounds=1), n),
                 "Pass a whole number of devices",
             )
             for n in (0, -1, 1.5, "2")
         ),
-        Case("tune for 0 rounds", partial(tuned, rounds=0), "at least 1."),
-        Case("tune 0 times", partial(tuned, rounds=2, trials=0), "Pass at least 1"),
-        Case("tune without seeds", partial(tuned, rounds=2, seeds=[]), "0 seeds"),
+        Case("tune for 0 rounds", partial(fb.tune, run(rounds=0)), "at least 1."),
+        Case("tune 0 times", partial(tuned, trials=0), "Pass at least 1"),
+        Case("tune without seeds", partial(tuned, seeds=[]), "0 seeds"),
         checkpoints(directory=None),
         checkpoints(directory=3),
         checkpoints(directory=""),

@@ -13,6 +13,7 @@ from fedbilevel import (
     InMemoryDevices,
     LocalExamples,
     OnDemandDevices,
+    Run,
     sweep,
 )
 from fedbilevel.__main__ import main
@@ -34,17 +35,10 @@ DEVICES = InMemoryDevices([LocalExamples(ONES, ONES)] * 2)
 
 
 def test_every_seed_of_a_sweep_is_checked():
+    algorithm = FedBiO(0.1)
+    whole = Run(BilevelProblem(loss, loss), algorithm, DEVICES, 1.0, 0.0, rounds=1)
     with pytest.raises(ValueError, match="from 0 to 4294967295"):
-        sweep(
-            BilevelProblem(loss, loss),
-            [FedBiO(0.1)],
-            DEVICES,
-            1.0,
-            0.0,
-            rounds=1,
-            seeds=[0, 2**32],
-            measure=lambda server: server.x,
-        )
+        sweep(whole, [algorithm], seeds=[0, 2**32], measure=lambda server: server.x)
 
 
 @pytest.mark.single_precision

@@ -23,6 +23,7 @@ from fedbilevel import (
     LocalBSGVRM,
     LocalExamples,
     NeumannSeries,
+    Run,
     sweep,
     theory,
 )
@@ -69,13 +70,11 @@ def test_the_closed_form_is_that_of_the_algorithm(number):
     )
     noise = LocalExamples(np.array([-1.0, 1.0]), np.ones(1))
     rates = eta, NeumannSeries(1, 0.5), rho, rho, alpha, alpha
+    algorithm = (LocalBSGM if number == 1 else LocalBSGVRM)(*rates, local_steps=20)
+    shared = InMemoryDevices.sharing(noise, devices)
     result = sweep(
-        problem,
-        [(LocalBSGM if number == 1 else LocalBSGVRM)(*rates, local_steps=20)],
-        InMemoryDevices.sharing(noise, devices),
-        0.0,
-        0.0,
-        rounds=150,
+        Run(problem, algorithm, shared, 0.0, 0.0, rounds=150),
+        [algorithm],
         seeds=range(80),
         measure=lambda server: server.x**2,
     )

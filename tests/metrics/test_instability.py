@@ -18,14 +18,13 @@ from fedbilevel import (
     LocalExamples,
     NeumannSeries,
     NoUploadsError,
+    Run,
     SimFBO,
     WarmStart,
     optax_optimiser,
     run,
     with_server_optimiser,
 )
-from fedbilevel.engines.preparation import RunSpec
-from fedbilevel.engines.run import rounds_of
 from fedbilevel.experiments import causes
 from fedbilevel.experiments.causes import Best, cause_of
 from fedbilevel.metrics import Instability, Survey, find_instabilities, trials
@@ -75,9 +74,8 @@ def task() -> Task:
 
 def instabilities(algorithm: Any) -> tuple[Instability, ...]:
     problem, devices, x, y = task()[:4]
-    return find_instabilities(
-        problem, algorithm, devices, x, y, rounds=24, seconds=600.0
-    )
+    whole = Run(problem, algorithm, devices, x, y, rounds=24)
+    return find_instabilities(whole, x, y, rounds=24, seconds=600.0)
 
 
 def distance(algorithm: Any, rounds: int = 80) -> float:
@@ -165,15 +163,9 @@ def test_a_device_that_diverges_by_itself_is_named():
 
     held = [LocalExamples(np.ones(1), np.full(1, c)) for c in (1.0, 1.0, 1.0, 40.0)]
     algorithm = FedBiO(0.09, 0.01, 1.0, 0.1, local_steps=900)
-    steps = find_instabilities(
-        BilevelProblem(upper, lower),
-        algorithm,
-        InMemoryDevices(held),
-        3.0,
-        0.0,
-        rounds=10,
-        seconds=600.0,
-    )
+    problem = BilevelProblem(upper, lower)
+    whole = Run(problem, algorithm, InMemoryDevices(held), 3.0, 0.0, rounds=10)
+    steps = find_instabilities(whole, 3.0, 0.0, rounds=10, seconds=600.0)
     assert [item.role.name for item in steps][:1] == ["LOWER"]
     assert "device 3 diverges" in steps[0].evidence
     assert "L = 40" in steps[0].evidence
@@ -193,9 +185,9 @@ class Clock:
     def monotonic(self) -> float:
         return self.now
 
-    def rounds_of(self, spec: RunSpec) -> Any:
+    def rounds_of(self, trial: Run) -> Any:
         self.count += 1
-        for result in rounds_of(spec):
+        for result in trial.start():
             if self.count == self.trial and result.number == 1:
                 self.now = 1e9
             yield result
@@ -207,7 +199,7 @@ def cut_short(monkeypatch):
 
     def cut(trial: int) -> None:
         clock = Clock(trial)
-        monkeypatch.setattr(trials, "rounds_of", clock.rounds_of)
+        monkeypatch.setattr(Run, "__iter__", lambda trial: clock.rounds_of(trial))
         monkeypatch.setattr(trials, "time", clock)
         monkeypatch.setattr(search, "time", clock)
 
@@ -238,8 +230,8 @@ def test_an_upper_step_without_a_complete_cure_is_no_other_cause(cut_short):
 
 def cause_at_the_best_point(problem: BilevelProblem) -> str:
     devices, x, y = task()[1:4]
-    spec = RunSpec(problem, GOOD["SimFBO"], devices, x, y, rounds=10)
-    cause = cause_of(spec, Best(1.0, 7, 7, x, y))
+    whole = Run(problem, GOOD["SimFBO"], devices, x, y, rounds=10)
+    cause = cause_of(whole, Best(1.0, 7, 7, x, y))
     assert cause is not None
     return cause
 
@@ -269,7 +261,8 @@ def test_no_step_is_blamed_for_a_loss_that_is_not_finite_at_the_start():
         return loss(x, y, batch) / batch.mean()
 
     held = [LocalExamples(value * np.ones(2), np.ones(2)) for value in (1.0, 0.0)]
-    what = InMemoryDevices(held), 3.0, 0.0
+    devices = InMemoryDevices(held)
     problem = BilevelProblem(undefined, loss)
     # A device is excluded in every round, which would start a search.
-    assert not find_instabilities(problem, FedBiO(0.1), *what, rounds=4, seconds=600.0)
+    whole = Run(problem, FedBiO(0.1), devices, 3.0, 0.0, rounds=4)
+    assert not find_instabilities(whole, 3.0, 0.0, rounds=4, seconds=600.0)

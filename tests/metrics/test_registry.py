@@ -6,8 +6,10 @@ from typing import NamedTuple
 import pytest
 
 import fedbilevel.plugins
+from fedbilevel import FedBiO
 from fedbilevel.experiments.measure import measurements
-from fedbilevel.experiments.schema import Evaluation
+from fedbilevel.experiments.schema import Evaluation, Experiment
+from fedbilevel.experiments.tuning import Goal, goal_of, score_of
 from fedbilevel.mathematics.settings import SettingError
 from fedbilevel.metrics import Metric, metric, registry
 from fedbilevel.metrics.stationarity import stationarity
@@ -69,6 +71,17 @@ def test_metrics_of_stationarity_solve_for_y_once(monkeypatch):
     assert len(points) == 1
     expected = stationarity(reference, TASK.x, TASK.y)
     assert tuple(values[name] for name in names) == expected
+
+
+def test_a_search_measures_a_metric_of_an_import_path():
+    path = f"{__name__}:SIZE"
+    file = Experiment(FedBiO(0.1), evaluation=Evaluation(metrics=(path, "lower_error")))
+    goal = Goal("size", maximise=True)
+    assert goal_of(file, "size", maximise=True) == (goal, (path,))
+    assert goal_of(Experiment(FedBiO(0.1)), path, maximise=True) == (goal, (path,))
+    assert goal_of(file, "loss") == (Goal("loss"), ())
+    measure = measurements(TASK, None, (path,))
+    assert score_of(measure, TASK.x, TASK.y, goal)(TASK.x, TASK.y) == -2.0
 
 
 @pytest.mark.parametrize("name", ["loss", "lower_eror"])

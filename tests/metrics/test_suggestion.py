@@ -9,6 +9,7 @@ from fedbilevel import (
     FedBiO,
     InMemoryDevices,
     LocalExamples,
+    Run,
     Sharded,
     predict_costs,
     run,
@@ -199,6 +200,6 @@ def test_it_costs_at_most_a_twentieth_of_the_run(rounds, batch_size):
     held = devices((3.0, 1.0, 2.0), (5.0, 1.0, 0.1))
     actual = suggest(PROBLEM, held, *START, rounds=rounds, batch_size=batch_size)
     assert actual.algorithm.batch_size == (batch_size or 256 // COUNT)
-    spent = predict_costs(PROBLEM, actual.algorithm, held, *START, rounds=rounds)
+    spent = predict_costs(Run(PROBLEM, actual.algorithm, held, *START, rounds=rounds))
     assert actual.costs.samples <= 0.05 * spent.samples
     assert actual.costs.exchanges <= 0.05 * spent.exchanges

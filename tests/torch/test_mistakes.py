@@ -1,5 +1,6 @@
 """Mistakes with problems of PyTorch are refused with their cure, or do no harm."""
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -18,8 +19,11 @@ from fedbilevel import (
     FedBiO,
     InMemoryDevices,
     LocalExamples,
-    resume,
+    Run,
+    predict_costs,
     run,
+    sweep,
+    tune,
     with_server_optimiser,
 )
 from fedbilevel.engines.fingerprint import describe, differences
@@ -349,15 +353,18 @@ def test_a_resumption_sees_another_constant_and_no_loaded_result():
     assert differences(before, describe(changed))
 
 
+def of_tensors(problem: Any, devices: Any, x: Any, y: Any) -> Run:
+    algorithm, engine = FedBiO(0.1), TensorSimulation()
+    return Run(problem, algorithm, devices, x, y, rounds=2, engine=engine)
+
+
 def test_a_state_of_whole_numbers_is_resumed(tmp_path):
     algorithm = ALGORITHMS["FedNest"]()
     inputs = tensors.problem(), algorithm, tensors.devices(), *tensors.start()
-    options: dict[str, Any] = {
-        "engine": TensorSimulation(vectorised=False),
-        "checkpoints": Checkpoints(tmp_path / "checkpoints", every=1),
-    }
-    list(run(*inputs, rounds=2, **options))
-    *_, last = resume(*inputs, rounds=4, **options)
+    options = Checkpoints(tmp_path / "checkpoints", every=1)
+    first = Run(*inputs, rounds=2, engine=TensorSimulation(vectorised=False))
+    list(first.start(options))
+    *_, last = replace(first, rounds=4).resume(options)
     assert last.number == 3
 
 
@@ -372,6 +379,11 @@ def arrays(examples=None) -> InMemoryDevices:
         lambda p, d, x, y: diagnose(p, d, x, y),
         lambda p, d, x, y: suggest(p, d, x, y, rounds=9, engine=TensorSimulation()),
         lambda p, d, x, y: estimate_assumptions(p, d, x, y),
+        lambda *inputs: predict_costs(of_tensors(*inputs)),
+        lambda *inputs: tune(of_tensors(*inputs)),
+        lambda *inputs: sweep(
+            of_tensors(*inputs), [FedBiO(0.1)], seeds=[0], measure=lambda s: s.x
+        ),
     ],
 )
 def test_what_pytorch_does_not_compute_is_refused_with_a_cure(call):

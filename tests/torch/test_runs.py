@@ -1,6 +1,7 @@
 """Runs of a problem of PyTorch: checkpoints, limits, other engines, mistakes."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -15,8 +16,8 @@ from fedbilevel import (
     InMemoryDevices,
     Limits,
     LocalExamples,
+    Run,
     Simulation,
-    resume,
     run,
     sweep,
     tune,
@@ -56,12 +57,11 @@ def test_a_resumed_run_has_the_same_bits(name, tmp_path):
     engine = TensorSimulation()
     *_, whole = run(*arguments, rounds=5, engine=engine)
     options = Checkpoints(tmp_path / "checkpoints", every=2)
-    for number, _ in enumerate(
-        run(*arguments, rounds=5, engine=engine, checkpoints=options)
-    ):
+    again = Run(*arguments, rounds=5, engine=engine)
+    for number, _ in enumerate(again.start(options)):
         if number == 2:
             break
-    rounds = list(resume(*arguments, rounds=5, engine=engine, checkpoints=options))
+    rounds = list(again.resume(options))
     assert [each.number for each in rounds] == [3, 4]
     assert rounds[-1].costs == whole.costs
     for ours, other in zip(
@@ -73,15 +73,10 @@ def test_a_resumed_run_has_the_same_bits(name, tmp_path):
 
 def test_a_run_with_other_numbers_is_not_resumed(tmp_path):
     options = Checkpoints(tmp_path / "checkpoints", every=2)
-    settings: dict[str, Any] = {
-        "rounds": 2,
-        "engine": TensorSimulation(),
-        "checkpoints": options,
-    }
-    problem, algorithm, devices, x, y = inputs()
-    *_, _ = run(problem, algorithm, devices, x, y, **settings)
+    first = Run(*inputs(), rounds=2, engine=TensorSimulation())
+    *_, _ = first.start(options)
     with pytest.raises(ValueError, match="x has other values"):
-        resume(problem, algorithm, devices, x + 1, y, **settings)
+        replace(first, x=first.x + 1).resume(options)
 
 
 @pytest.mark.parametrize(
@@ -193,10 +188,8 @@ COMPUTED_BY_JAX: dict[str, Any] = {
     "diagnose": lambda *inputs: diagnose(*inputs)[:4],
     "sweep": lambda *inputs: (
         sweep(
-            inputs[0],
+            Run(inputs[0], ALGORITHM, *inputs[1:], rounds=2),
             [ALGORITHM],
-            *inputs[1:],
-            rounds=2,
             seeds=[0],
             measure=lambda s: s.x,
         ).measurements
@@ -223,13 +216,10 @@ def test_what_jax_computes_takes_problems_of_pytorch(name):
 
 @pytest.mark.nightly  # by day, `sweep` above
 def test_settings_of_a_problem_of_pytorch_are_tuned():
+    algorithm = FedBiO(1.0, batch_size=2)
     results = [
         tune(
-            problem,
-            FedBiO(1.0, batch_size=2),
-            tensors.arrays(),
-            *start,
-            rounds=3,
+            Run(problem, algorithm, tensors.arrays(), *start, rounds=3),
             trials=4,
             seeds=[0],
         ).best
@@ -245,7 +235,9 @@ def test_instabilities_of_problems_of_pytorch_are_found():
     algorithm = FedBiO(2.0, batch_size=2)
     (found, *_), (expected, *_) = (
         find_instabilities(
-            problem, algorithm, tensors.arrays(), *federation.START, rounds=5
+            Run(problem, algorithm, tensors.arrays(), *federation.START, rounds=5),
+            *federation.START,
+            rounds=5,
         )
         for problem in (tensors.problem(), quadratic.problem())
     )

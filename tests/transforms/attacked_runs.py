@@ -17,11 +17,11 @@ from fedbilevel import (
     Clip,
     FedBiO,
     GeometricMedian,
+    Run,
     TrimmedMean,
     with_transforms,
 )
 from fedbilevel.engines.final_points import final_points
-from fedbilevel.engines.preparation import RunSpec
 from fedbilevel.problems import Quadratic, Task, quadratic_task, random_quadratic
 from tests.transforms.attacked import Attacked
 from tests.transforms.attacks import Rows
@@ -114,10 +114,10 @@ def distances(settings: Sequence[tuple[Any, ...]], bad: int) -> Rows:
     for seed in range(SEEDS):
         case = Case.of(bad, seed)
         task = case.task
-        spec = RunSpec(
+        whole = Run(
             task.problem, runs[0][0], task.devices, task.x, task.y, rounds=ROUNDS
         )
-        last = np.asarray(final_points(spec)(runs, ROUNDS).x)
+        last = np.asarray(final_points(whole)(runs, ROUNDS).x)
         found = np.array([case.distance(x) for x in last])
         rows.append(np.where(found < DIVERGED, found, np.inf))
     return np.reshape(rows, (SEEDS, len(numbers), len(settings)))

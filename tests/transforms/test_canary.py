@@ -13,6 +13,7 @@ from fedbilevel import (
     GaussianNoise,
     InMemoryDevices,
     LocalExamples,
+    Run,
     sweep,
     with_transforms,
 )
@@ -33,13 +34,10 @@ def scores(canary: float, noise: float) -> np.ndarray:
     values = [1.0, -1.0, 0.5, canary]
     held = [LocalExamples(np.full(1, v), np.full(1, v)) for v in values]
     algorithm = with_transforms(FedBiO(0.1), Clip(0.2), GaussianNoise(noise))
+    devices = InMemoryDevices(held)
     result = sweep(
-        BilevelProblem(loss, loss),
+        Run(BilevelProblem(loss, loss), algorithm, devices, 0.0, 0.0, rounds=ROUNDS),
         [algorithm],
-        InMemoryDevices(held),
-        0.0,
-        0.0,
-        rounds=ROUNDS,
         seeds=range(SEEDS),
         measure=lambda server: server.x,
     )
@@ -91,12 +89,8 @@ def example_scores(canary: float, noise: float, seeds: int) -> np.ndarray:
         lambda x, y, batch: jnp.mean(batch) * y + 0.0 * x,
     )
     result = sweep(
-        problem,
+        Run(problem, algorithm, InMemoryDevices([held]), 0.0, 0.0, rounds=ROUNDS),
         [algorithm],
-        InMemoryDevices([held]),
-        0.0,
-        0.0,
-        rounds=ROUNDS,
         seeds=range(seeds),
         measure=lambda server: server.y,
     )

@@ -20,13 +20,13 @@ from fedbilevel import (
     Phase,
     Quantise,
     RandomK,
+    Run,
     Simulation,
     TopK,
     TrimmedMean,
     UniformSample,
     Upload,
     predict_costs,
-    resume,
     run,
     with_transforms,
 )
@@ -191,7 +191,7 @@ def test_each_exchange_draws_another_unbiased_code():
 def test_bytes_down_are_those_of_the_code():
     plain, coded = FedBiO(0.1), with_transforms(FedBiO(0.1), SMALL, LARGEST)
     base, other = (
-        predict_costs(PROBLEM, each, *inputs(), rounds=1)
+        predict_costs(Run(PROBLEM, each, *inputs(), rounds=1))
         for each in (with_transforms(plain, LARGEST), coded)
     )
     assert other.bytes_up == base.bytes_up
@@ -229,12 +229,10 @@ def test_a_run_with_coded_downloads_resumes_to_the_same_bits(sampled, tmp_path):
     arguments = PROBLEM, algorithm, *inputs()
     checkpoints = Checkpoints(tmp_path / "run", every=2)
     *_, whole = run(*arguments, rounds=5, **options)
-    assert (
-        predict_costs(*arguments, rounds=5, participants=2 if sampled else None)
-        == whole.costs
-    )
+    five = Run(*arguments, rounds=5, **options)
+    assert predict_costs(five) == whole.costs
     list(run(*arguments, rounds=3, checkpoints=checkpoints, **options))
-    *_, resumed = resume(*arguments, rounds=5, checkpoints=checkpoints, **options)
+    *_, resumed = five.resume(checkpoints)
     for one, other in zip(
         jax.tree.leaves((whole.server, whole.private)),
         jax.tree.leaves((resumed.server, resumed.private)),

@@ -24,10 +24,10 @@ from fedbilevel import (
     OnDemandDevices,
     Phase,
     Quantise,
+    Run,
     Simulation,
     TrimmedMean,
     Upload,
-    resume,
     run,
     sweep,
     with_transforms,
@@ -321,14 +321,18 @@ def test_a_sweep_gives_the_trajectory_of_a_run(name):
         with_transforms(inner, ExampleNoise(0.5, multiplier, from_seed=True))
         for multiplier in (0.1, 0.9)
     ]
-    result = sweep(
+    whole = Run(
         PROBLEM,
-        algorithms,
+        inner,
         federation.in_memory(),
         *federation.START,
         rounds=3,
-        seeds=[0],
         weights=federation.WEIGHTS,
+    )
+    result = sweep(
+        whole,
+        algorithms,
+        seeds=[0],
         measure=lambda server: jnp.concatenate([server.x, server.y]),
     )
     for row, algorithm in enumerate(algorithms):
@@ -635,7 +639,7 @@ def test_a_run_ends_within_its_budget(tmp_path, caplog):
         results = list(run(*inputs(noise), rounds=9, checkpoints=checkpoints))
     assert [result.number for result in results] == [0, 1, 2]
     assert "allows 3 of 9 rounds" in caplog.text
-    (again,) = resume(*inputs(noise), rounds=20, checkpoints=checkpoints)
+    (again,) = Run(*inputs(noise), rounds=20).resume(checkpoints)
     assert again.epsilon == pytest.approx(last.epsilon)
 
 

@@ -34,18 +34,17 @@ from fedbilevel import (
     NeumannSeries,
     NoUploadsError,
     Quantise,
+    Run,
     Simulation,
     UniformSample,
     WarmStart,
-    resume,
     run,
     sweep,
     with_transforms,
 )
 from fedbilevel.algorithms import register
 from fedbilevel.data.examples import one_device
-from fedbilevel.engines.preparation import RunSpec, prepare
-from fedbilevel.engines.run import rounds_of
+from fedbilevel.engines.run import prepare
 from fedbilevel.federation.release_log import ReleaseLog
 from fedbilevel.privacy import (
     Everyone,
@@ -277,7 +276,7 @@ def test_a_run_ends_within_its_budget(tmp_path, caplog):
     assert results[-1].is_last
     assert (results[-1].epsilon or 0.0) <= budget
     assert "allows 3 of 9 rounds" in caplog.text
-    (again,) = resume(*inputs, rounds=20, checkpoints=checkpoints)
+    (again,) = Run(*inputs, rounds=20).resume(checkpoints)
     assert (again.number, again.epsilon) == (2, results[-1].epsilon)
 
 
@@ -297,11 +296,8 @@ def test_a_grid_of_noise_is_one_sweep():
         for noise in (1e-6, 1.0)
     ]
     result = sweep(
-        noisy.PROBLEM,
+        Run(noisy.PROBLEM, algorithms[0], noisy.devices(), *noisy.START, rounds=1),
         algorithms,
-        noisy.devices(),
-        *noisy.START,
-        rounds=1,
         seeds=[0],
         measure=lambda server: server.x,
     )
@@ -482,9 +478,9 @@ def test_a_clip_holds_in_half_precision():
     devices = InMemoryDevices.sharing(LocalExamples(ones, ones), 4)
     algorithm = with_transforms(FedBiO(1.0), Clip(0.5), GaussianNoise(1e-9))
     x, y = jnp.zeros(1, jnp.bfloat16), jnp.ones(size, jnp.bfloat16)
-    spec = RunSpec(BilevelProblem(loss, loss), algorithm, devices, x, y)
-    prepared = prepare(spec)
-    phase = algorithm.phases(spec.problem)[0]
+    problem = BilevelProblem(loss, loss)
+    prepared = prepare(Run(problem, algorithm, devices, x, y, rounds=1))
+    phase = algorithm.phases(problem)[0]
     downlink = phase.broadcast(prepared.state.server)
     upload, _, _ = phase.finish(
         phase.step(
@@ -504,16 +500,9 @@ def test_many_runs_have_no_budget():
     algorithm = with_transforms(
         noisy.plain(), Clip(CLIP), GaussianNoise(NOISE, epsilon=4.0)
     )
+    whole = Run(noisy.PROBLEM, algorithm, noisy.devices(), *noisy.START, rounds=1)
     with pytest.raises(ValueError, match="many runs on the same data spend more"):
-        sweep(
-            noisy.PROBLEM,
-            [algorithm],
-            noisy.devices(),
-            *noisy.START,
-            rounds=1,
-            seeds=[0],
-            measure=lambda server: server.x,
-        )
+        sweep(whole, [algorithm], seeds=[0], measure=lambda server: server.x)
 
 
 class Around:
@@ -554,8 +543,7 @@ def test_a_resumed_federation_counts_repeated_noise(tmp_path):
 
     first, enrolled = engine()
     inputs = noisy.PROBLEM, algorithm, enrolled, *noisy.START
-    spec = RunSpec(*inputs, rounds=5, engine=first)
-    rounds = rounds_of(spec, checkpoints)
+    rounds = Run(*inputs, rounds=5, engine=first).start(checkpoints)
     while next(rounds).number < 2:
         pass
     # A run that is killed does not write a checkpoint of its last round.
@@ -563,6 +551,6 @@ def test_a_resumed_federation_counts_repeated_noise(tmp_path):
         rounds.throw(RuntimeError("killed"))
     second, _ = engine()
     assert second.noised_means == 3
-    *_, last = resume(*inputs, rounds=5, engine=second, checkpoints=checkpoints)
+    *_, last = Run(*inputs, rounds=5, engine=second).resume(checkpoints)
     assert last.repeated_means == 1
     assert last.epsilon == pytest.approx(spent({GaussianRelease(NOISE): 6}, 1e-5))

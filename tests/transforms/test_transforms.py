@@ -21,11 +21,11 @@ from fedbilevel import (
     GeometricMedian,
     Quantise,
     RandomK,
+    Run,
     Simulation,
     TopK,
     TrimmedMean,
     optax_optimiser,
-    resume,
     run,
     with_server_optimiser,
     with_transforms,
@@ -242,7 +242,7 @@ def test_feedback_resumes_to_the_same_bits(tmp_path):
     checkpoints = Checkpoints(tmp_path / "run", every=2)
     *_, whole = run(*inputs, rounds=5)
     list(run(*inputs, rounds=3, checkpoints=checkpoints))
-    *_, resumed = resume(*inputs, rounds=5, checkpoints=checkpoints)
+    *_, resumed = Run(*inputs, rounds=5).resume(checkpoints)
     for one, other in zip(
         jax.tree.leaves((whole.server, whole.private)),
         jax.tree.leaves((resumed.server, resumed.private)),

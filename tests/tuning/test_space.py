@@ -150,5 +150,5 @@ def test_a_fixed_x_is_searched_around_1():
 
 
 def test_an_algorithm_without_rates_is_refused():
-    with pytest.raises(ValueError, match=r"Probes has no rate .* Pass a Space"):
+    with pytest.raises(ValueError, match=r"Probes has no rate .* Pass the ranges"):
         search_space(Probes(), curvature=1.0, steps=1)

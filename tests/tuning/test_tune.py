@@ -1,5 +1,6 @@
 """A search improves settings, survives interruptions, and never trusts divergence."""
 
+from dataclasses import replace
 from functools import cache
 from itertools import count
 from math import inf, isfinite
@@ -16,6 +17,7 @@ from fedbilevel import (
     InMemoryDevices,
     Limits,
     LocalExamples,
+    Run,
     Setting,
     Space,
     run,
@@ -35,9 +37,10 @@ class KilledError(Exception):
     """An exception in place of the end of a killed process."""
 
 
-def searched(algorithm=SLOW, trials=12, **options):
-    arguments = {"rounds": ROUNDS, "trials": trials, **options}
-    return tune(PROBLEM, algorithm, devices(), 3.0, 3.0, **arguments)
+def searched(space: Any = SLOW, trials=12, seed=0, rounds=ROUNDS, **options):
+    algorithm, settings = space if isinstance(space, Space) else (space, None)
+    whole = Run(PROBLEM, algorithm, devices(), 3.0, 3.0, rounds=rounds, seed=seed)
+    return tune(whole, settings=settings, trials=trials, **options)
 
 
 @pytest.fixture
@@ -263,12 +266,13 @@ def test_uploads_that_are_not_finite_make_a_setting_infinitely_bad(memory, monke
     assert last.exclusions.excluded == 2
     assert np.isfinite(last.x)
     monkeypatch.setattr(scoring, "MEMORY", memory)
-    space = Space(algorithm, (Setting("upper_rate", 0.001, 0.1),))
-    arguments = problem, space, held, 3.0, 2.0
+    whole = Run(problem, algorithm, held, 3.0, 2.0, rounds=2)
+    options: Any = {"settings": [Setting("upper_rate", 0.001, 0.1)]}
+    options |= {"trials": 2, "seeds": [0]}
     with pytest.raises(ArithmeticError, match="All 2 settings diverged"):
-        tune(*arguments, rounds=2, trials=2, seeds=[0])
+        tune(whole, **options)
     # If the limits exclude large uploads, this setting is as good as any.
-    limited = tune(*arguments, rounds=2, trials=2, seeds=[0], limits=Limits(norm=1e6))
+    limited = tune(replace(whole, limits=Limits(norm=1e6)), **options)
     assert isfinite(limited.best.score)
 
 
@@ -280,9 +284,11 @@ def test_a_setting_that_diverges_cannot_win_by_a_bounded_score():
         lambda x, y, b: jnp.mean((y - x * b) ** 2) / 2,
     )
     algorithm = FedBiO(1.0, upper_rate=0.001, lower_rate=0.5, adjoint_rate=0.5)
-    space = Space(algorithm, (Setting("lower_rate", 0.1, 10.0),))
     search_result = tune(
-        problem, space, devices(), -3.0, 0.0, rounds=20, trials=12, seeds=[0]
+        Run(problem, algorithm, devices(), -3.0, 0.0, rounds=20),
+        settings=[Setting("lower_rate", 0.1, 10.0)],
+        trials=12,
+        seeds=[0],
     )
     rates = {item.settings["lower_rate"]: item.score for item in search_result.trials}
     assert any(rate > 2.5 for rate in rates)

@@ -7,6 +7,8 @@ from typing import Any, Protocol, TypeGuard, TypeVar, runtime_checkable
 from fedbilevel.algorithms.protocol import FederatedAlgorithm, Phase
 
 Layer = TypeVar("Layer")
+MOST_LAYERS = 100
+"""The most algorithms inside each other; a property that returns its own has no end."""
 
 
 @runtime_checkable
@@ -21,6 +23,9 @@ class Wrapper(Protocol):
 def layers(algorithm: Any) -> Iterator[Any]:
     """Yield an algorithm, and each algorithm inside it, from the outside inwards.
 
+    Raises:
+        ValueError: if there are more than `MOST_LAYERS`.
+
     Example:
         >>> from fedbilevel import FedBiO, optax_optimiser, with_server_optimiser
         >>> adam = optax_optimiser("adam", learning_rate=0.1)
@@ -28,13 +33,20 @@ def layers(algorithm: Any) -> Iterator[Any]:
         >>> [type(layer).__name__ for layer in layers(wrapped)]
         ['WithServerOptimiser', 'FedBiO']
     """
-    yield algorithm
-    # A field `algorithm` of another meaning, such as a name, is no inner algorithm.
-    while isinstance(algorithm, Wrapper) and isinstance(
-        algorithm.algorithm, FederatedAlgorithm
-    ):
-        algorithm = algorithm.algorithm
+    for _ in range(MOST_LAYERS):
         yield algorithm
+        if not isinstance(algorithm, Wrapper):
+            return
+        inner = algorithm.algorithm
+        # A field `algorithm` of another meaning, such as a name, is none inside.
+        if not isinstance(inner, FederatedAlgorithm):
+            return
+        algorithm = inner
+    raise ValueError(
+        f"{type(algorithm).__name__} has more than {MOST_LAYERS} algorithms inside "
+        "each other. Return the inner algorithm from its property algorithm, and not "
+        "the wrapper itself, or rename the property."
+    )
 
 
 def innermost(algorithm: Any) -> Any:

@@ -9,10 +9,9 @@ import numpy as np
 from fedbilevel.commands.formatting import format_number, format_table
 from fedbilevel.engines.costs import Costs
 from fedbilevel.engines.predicted_costs import predict_costs
-from fedbilevel.engines.preparation import RunSpec
-from fedbilevel.experiments.baseline import baseline_spec, has_baseline
+from fedbilevel.experiments.baseline import baseline_run, has_baseline
 from fedbilevel.experiments.files.write import settings_of
-from fedbilevel.experiments.run import occupied_message, prepare_run, spec_of
+from fedbilevel.experiments.run import occupied_message, prepare_run, run_of
 from fedbilevel.experiments.run_directory.layout import has_checkpoints
 from fedbilevel.experiments.schema import Experiment
 from fedbilevel.mathematics.tree import forms
@@ -33,12 +32,12 @@ def dry_run(experiment: Experiment, directory: Path, *, as_json: bool) -> int:
         ValueError: if `run` would refuse the experiment. If the cause is another run in
             the directory, the costs are printed first.
     """
-    run = prepare_run(experiment)
-    devices = run.devices.device_count
+    prepared = prepare_run(experiment)
+    devices = prepared.devices.device_count
     participants = experiment.participants or devices
-    costs = _costs(spec_of(experiment, run), participants)
+    costs = predict_costs(run_of(experiment, prepared))
     baseline = (
-        _costs(baseline_spec(experiment, run), participants)
+        predict_costs(baseline_run(experiment, prepared))
         if has_baseline(experiment)
         else None
     )
@@ -67,8 +66,8 @@ def dry_run(experiment: Experiment, directory: Path, *, as_json: bool) -> int:
         rows = [
             ("experiment", experiment.title),
             ("run directory", f"{directory}{used}"),
-            ("x", _variable(run.x)),
-            ("y", _variable(run.y)),
+            ("x", _variable(prepared.x)),
+            ("y", _variable(prepared.y)),
             ("devices", f"{devices}; participants in each round: {participants}"),
             ("rounds", str(experiment.rounds)),
             ("costs", _format(costs)),
@@ -83,18 +82,6 @@ def dry_run(experiment: Experiment, directory: Path, *, as_json: bool) -> int:
     if in_use:
         raise ValueError(occupied_message(directory))
     return 0
-
-
-def _costs(spec: RunSpec, participants: int) -> Costs:
-    return predict_costs(
-        spec.problem,
-        spec.algorithm,
-        spec.devices,
-        spec.x,
-        spec.y,
-        rounds=spec.rounds,
-        participants=participants,
-    )
 
 
 def _format(costs: Costs) -> str:

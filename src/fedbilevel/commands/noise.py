@@ -18,8 +18,9 @@ from fedbilevel.data.examples import one_device
 from fedbilevel.data.weights import level_weights
 from fedbilevel.engines.example_releases import BatchUse
 from fedbilevel.engines.participation import FullParticipation, UniformSample
-from fedbilevel.engines.preparation import RunSpec, canonical
+from fedbilevel.engines.preparation import canonical
 from fedbilevel.engines.protocol import RunState
+from fedbilevel.engines.run import Run
 from fedbilevel.engines.spending import (
     exchange_uses,
     populations_of,
@@ -28,6 +29,7 @@ from fedbilevel.engines.spending import (
     spending_of_means,
 )
 from fedbilevel.experiments.build import build_task, weights_of
+from fedbilevel.experiments.custom_problem import MissingFunctionError
 from fedbilevel.experiments.federation import model_of, sites_of
 from fedbilevel.experiments.schema import Experiment
 from fedbilevel.federation.enrolment import EnrolledDevices, Enrolment
@@ -94,10 +96,10 @@ def main(arguments: Sequence[str]) -> int:
         raise ValueError(f"--delta is {delta:g}. Give a number above 0 and below 1.")
     if min(options.examples or (1,)) < 1:
         raise ValueError("--examples has a number below 1. Give at least 1,1.")
-    spec = _spec_of(experiment, options.examples)
+    run = _run_of(experiment, options.examples)
     by_example = experiment.transforms.example_noise is not None
     answer = (_by_example if by_example else _by_device)(
-        experiment, spec, epsilon, delta
+        experiment, run, epsilon, delta
     )
     if options.json:
         fields = {"epsilon": epsilon, "delta": delta, "rounds": experiment.rounds}
@@ -164,16 +166,14 @@ def _counts(text: str) -> tuple[int, int]:
     return upper, lower
 
 
-def _spec_of(experiment: Experiment, sizes: tuple[int, int] | None) -> RunSpec:
+def _run_of(experiment: Experiment, sizes: tuple[int, int] | None) -> Run:
     """Return the run, with sizes in place of the data if there are sizes."""
     devices: InMemoryDevices | EnrolledDevices
     if sizes is None:
         try:
             problem, devices, x, y, _ = build_task(experiment)
-        except ValueError as error:
+        except MissingFunctionError as error:
             # The file of a federation has model() and examples(site) instead.
-            if "has no function task()" not in str(error):
-                raise
             raise ValueError(
                 f"{error} For a federation without its data, give --examples "
                 "UPPER,LOWER, the smallest numbers of examples of a site."
@@ -185,15 +185,23 @@ def _spec_of(experiment: Experiment, sizes: tuple[int, int] | None) -> RunSpec:
         devices = EnrolledDevices(dict.fromkeys(sites_of(experiment), enrolment), form)
     weights = weights_of(experiment, devices)
     algorithm = experiment.federated_algorithm
-    return RunSpec(problem, algorithm, devices, x, y, weights=weights)
+    return Run(
+        problem,
+        algorithm,
+        devices,
+        x,
+        y,
+        rounds=experiment.rounds,
+        weights=weights,
+    )
 
 
 def _by_device(
-    experiment: Experiment, spec: RunSpec, epsilon: float, delta: float
+    experiment: Experiment, run: Run, epsilon: float, delta: float
 ) -> Answer:
     """Return the noise for an ε by device, with several numbers of participants."""
-    wanted = experiment.participants or spec.devices.device_count
-    choices = _choices(experiment, spec, epsilon, delta)
+    wanted = experiment.participants or run.devices.device_count
+    choices = _choices(experiment, run, epsilon, delta)
     chosen = next(choice for choice in choices if choice.participants == wanted)
     titles = ["participants", "noise", "length of noise / clip"]
     table = [
@@ -212,20 +220,20 @@ def _by_device(
 
 
 def _choices(
-    experiment: Experiment, spec: RunSpec, epsilon: float, delta: float
+    experiment: Experiment, run: Run, epsilon: float, delta: float
 ) -> list[Choice]:
     """Return the noise for several numbers of participants, the largest first."""
-    count = spec.devices.device_count
+    count = run.devices.device_count
     sizes = {max(1, round(share * count)) for share in COHORTS}
     # A mean of few updates has more noise than signal.
     sizes = {size for size in sizes if size >= FEWEST}
     sizes |= {experiment.participants or count, count}
     algorithm: Any = experiment.inner_algorithm
-    usual = len(algorithm.phases(spec.problem))
-    opening = len(algorithm.opening(spec.problem)) or usual
-    entries = _entries(algorithm, spec)
-    weights = level_weights(spec.devices, spec.weights).devices
-    _, private = spec.algorithm.init(spec.problem, spec.x, spec.y)
+    usual = len(algorithm.phases(run.problem))
+    opening = len(algorithm.opening(run.problem)) or usual
+    entries = _entries(algorithm, run)
+    weights = level_weights(run.devices, run.weights).devices
+    _, private = run.algorithm.init(run.problem, run.x, run.y)
 
     def choice_of(size: int) -> Choice:
         everyone = size == count
@@ -243,13 +251,13 @@ def _choices(
 
 
 def _by_example(
-    experiment: Experiment, spec: RunSpec, epsilon: float, delta: float
+    experiment: Experiment, run: Run, epsilon: float, delta: float
 ) -> Answer:
     """Return the noise for an ε by example."""
-    state = canonical(spec.algorithm.init(spec.problem, spec.x, spec.y))
-    data = one_device(spec.devices.cohort(np.array([0])))
-    uses = exchange_uses(spec.algorithm, spec.problem, RunState(*state), data)
-    populations = populations_of(spec.devices)
+    state = canonical(run.algorithm.init(run.problem, run.x, run.y))
+    data = one_device(run.devices.cohort(np.array([0])))
+    uses = exchange_uses(run.algorithm, run.problem, RunState(*state), data)
+    populations = populations_of(run.devices)
     clip = experiment.transforms.example_clip
     assert clip is not None, "the settings require it with example_noise"
 
@@ -260,7 +268,7 @@ def _by_example(
 
     noise = _printed_noise(spend, epsilon)
     sizes = {level.name.lower(): size for level, size in populations.items()}
-    length = _example_length(spec, uses[1], noise)
+    length = _example_length(run, uses[1], noise)
     return Answer(
         {"example_noise": noise, "fewest_examples": sizes, "length": length},
         f", with at least {sizes['upper']:,} upper and {sizes['lower']:,} lower "
@@ -274,7 +282,7 @@ def _by_example(
 
 
 def _example_length(
-    spec: RunSpec,
+    run: Run,
     usual: Sequence[Mapping[BatchUse, int]],
     noise: float,
 ) -> float:
@@ -286,11 +294,11 @@ def _example_length(
     """
     entries = max(
         sum(np.size(leaf) for leaf in jax.tree.leaves(variable))
-        for variable in (spec.x, spec.y)
+        for variable in (run.x, run.y)
     )
     batch = min((use.batch_size for uses in usual for use in uses), default=1)
-    steps = max(phase.steps for phase in spec.algorithm.phases(spec.problem))
-    means = spec.devices.device_count * steps
+    steps = max(phase.steps for phase in run.algorithm.phases(run.problem))
+    means = run.devices.device_count * steps
     return float(noise * entries**0.5 / (batch * means**0.5))
 
 
@@ -310,11 +318,11 @@ def _printed_noise(spend: Callable[[float], float], epsilon: float) -> float:
     return float(f"{smallest_noise(spend, epsilon) * (1 + MARGIN):.4g}")
 
 
-def _entries(algorithm: Any, spec: RunSpec) -> int:
+def _entries(algorithm: Any, run: Run) -> int:
     """Return the number of entries of the largest update of a round."""
-    server, _ = canonical(algorithm.init(spec.problem, spec.x, spec.y))
+    server, _ = canonical(algorithm.init(run.problem, run.x, run.y))
     sizes = [0]
-    for phase in algorithm.phases(spec.problem):
+    for phase in algorithm.phases(run.problem):
         if phase.reference is not None:
             downlink = jax.eval_shape(phase.broadcast, server)
             update = jax.eval_shape(phase.reference, downlink)

@@ -15,6 +15,7 @@ from fedbilevel.algorithms.wrapper import find_layer
 from fedbilevel.commands.consent import add_trust, consent
 from fedbilevel.commands.formatting import JSON_HELP, format_table
 from fedbilevel.engines.predicted_costs import predict_costs
+from fedbilevel.engines.run import Run
 from fedbilevel.experiments.build import build_task, weights_of
 from fedbilevel.experiments.files.write import write_experiment
 from fedbilevel.experiments.run_directory.runs import read_run
@@ -27,7 +28,7 @@ from fedbilevel.plurals import count_noun
 from fedbilevel.problems.task import Task
 from fedbilevel.theory.plans import Plan, plan_for_accuracy
 from fedbilevel.tracking.records import Record
-from fedbilevel.usage import with_plain_errors
+from fedbilevel.usage import UsageError, with_plain_errors
 
 SYMBOLS = {
     "devices": "K",
@@ -43,6 +44,12 @@ SYMBOLS = {
 
 def main(arguments: Sequence[str]) -> int:
     """Derive the settings of a new run from a finished one."""
+    if any(argument.startswith("--eps") for argument in arguments):
+        raise UsageError(
+            "--epsilon is not an option of fedbilevel plan. For the noise of an ε, "
+            "give: fedbilevel noise FILE --epsilon FLOAT. For the ε of the paper, give "
+            "--accuracy. See fedbilevel plan --help."
+        )
     options = with_plain_errors(command_parser()).parse_args(arguments)
     directory = options.directory
     experiment, records = read_run(directory)
@@ -92,15 +99,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def _predicted(task: Task, planned: Any, plan: Plan) -> dict[str, int]:
     """Return the rounds and the costs of a planned run."""
-    costs = predict_costs(
-        task.problem,
-        planned,
-        task.devices,
-        task.x,
-        task.y,
-        rounds=plan.rounds,
-        participants=plan.devices,
-    )
+    run = Run(task.problem, planned, task.devices, task.x, task.y, rounds=plan.rounds)
+    costs = predict_costs(run, plan.devices)
     return {"rounds": plan.rounds, "samples": costs.samples, "bytes": costs.bytes}
 
 

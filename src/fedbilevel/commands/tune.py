@@ -17,7 +17,7 @@ from fedbilevel.experiments.consent import remember_problem
 from fedbilevel.experiments.files.overrides import with_overrides
 from fedbilevel.experiments.files.paths import located
 from fedbilevel.experiments.files.read import check_problem_file, read_experiment
-from fedbilevel.experiments.run import prepare_run, spec_of
+from fedbilevel.experiments.run import prepare_run, run_of
 from fedbilevel.experiments.run_directory.layout import BEST
 from fedbilevel.experiments.run_directory.runs import resolve_run_directory
 from fedbilevel.experiments.schema import Experiment
@@ -26,12 +26,13 @@ from fedbilevel.experiments.tuning import (
     STUDY,
     Goal,
     about_of,
+    goal_of,
     keep_result,
     keep_start,
     promise,
     score_of,
 )
-from fedbilevel.metrics.registry import ALWAYS, list_metrics, title_of
+from fedbilevel.metrics.registry import title_of
 from fedbilevel.picture import svg_of
 from fedbilevel.pictures.tuning import tuning_picture
 from fedbilevel.plurals import count_noun
@@ -65,9 +66,15 @@ def main(arguments: Sequence[str]) -> int:
         suffix = ""
     experiment, directory = resolve_run_directory(changed, file, suffix)
     remember_problem(experiment)
-    goal = Goal(options.metric, options.maximise)
+    goal, metrics = goal_of(experiment, options.metric, options.maximise)
     result = _search(
-        experiment, directory, goal, options.trials, options.seeds, quiet=options.json
+        experiment,
+        directory,
+        goal,
+        metrics,
+        options.trials,
+        options.seeds,
+        quiet=options.json,
     )
     if not isinstance(result, TuningResult):
         print(
@@ -103,14 +110,13 @@ def _search(
     experiment: Experiment,
     directory: Path,
     goal: Goal,
+    metrics: tuple[str, ...],
     trials: int,
     seeds: int,
     quiet: bool,
 ) -> TuningResult | int:
     """Return the result, or the exit code of the signal that stopped the search."""
-    # A search reads one metric, so it measures no other by name.
-    names = {goal.metric} & (list_metrics().keys() - {m.name for m in ALWAYS})
-    evaluation = replace(experiment.evaluation, metrics=tuple(names))
+    evaluation = replace(experiment.evaluation, metrics=metrics)
     cost = full_runs(experiment.rounds, trials, seeds)
     headline = (
         f"Tuning {experiment.title}, in {directory}: as many rounds as "
@@ -123,10 +129,10 @@ def _search(
         work = prepare_run(replace(experiment, evaluation=evaluation))
         score = score_of(work.measure, work.x, work.y, goal)
         keep_start(experiment, directory)
-        spec = spec_of(experiment, work)
+        run = run_of(experiment, work)
         steps = tuning(
-            spec,
-            space_for(spec),
+            run,
+            space_for(run),
             trials,
             tuple(range(experiment.seed, experiment.seed + seeds)),
             experiment.seed,
@@ -222,8 +228,8 @@ def command_parser() -> argparse.ArgumentParser:
         "--metric",
         metavar="METRIC",
         default=Goal().metric,
-        help="metric to minimise: loss (the upper loss) or another metric of the "
-        "experiment (default: %(default)s)",
+        help="metric to minimise: loss (the upper loss), another metric of the "
+        "experiment, or module:METRIC (default: %(default)s)",
     )
     parser.add_argument(
         "--maximise", action="store_true", help="maximise the metric instead"

@@ -82,7 +82,7 @@ class Calls:
         self, prepared: Prepared, job: Job, stops: Sequence[int], is_block: bool
     ) -> None:
         self._prepared, self._job, self._stops = prepared, job, stops
-        engine = prepared.spec.engine
+        engine = prepared.engine
         self._engine = engine if is_block and isinstance(engine, BlockEngine) else None
         self._pace = Pace(self._engine.rounds_at_once(job) if self._engine else 0)
         self._participants: Participants | None = None
@@ -107,7 +107,7 @@ class Calls:
         for number in numbers:
             try:
                 devices = np.asarray(
-                    prepared.spec.participation(
+                    prepared.participation(
                         prepared.participation_seed, number, len(prepared.weights)
                     )
                 )
@@ -135,7 +135,7 @@ class Calls:
         self, number: int, state: RunState, participants: Participants
     ) -> Call:
         """Run the exchanges of a round."""
-        engine, job = self._prepared.spec.engine, self._job
+        engine, job = self._prepared.engine, self._job
         report_list, spent = [], Costs()
         for exchange, reference in enumerate(job.phases if number else job.opening):
             state, report = engine.exchange(

@@ -11,7 +11,7 @@ from jaxtyping import Array, Int
 
 from fedbilevel.algorithms.protocol import FederatedAlgorithm
 from fedbilevel.engines.many_runs import ManyProgram, ManyRuns, OneRun, axes
-from fedbilevel.engines.preparation import RunSpec, prepare
+from fedbilevel.engines.run import Run, prepare_arrays
 from fedbilevel.mathematics.problem import Lower, Upper
 from fedbilevel.plurals import there_are
 
@@ -50,7 +50,7 @@ class RunToEnd(Protocol):
         """Return the last point of every run, a pair of a setting and a seed."""
 
 
-def final_points(spec: RunSpec, every_upload: bool = False) -> RunToEnd:
+def final_points(run: Run, every_upload: bool = False) -> RunToEnd:
     """Return a function that runs settings of an algorithm and returns their last x, y.
 
     The numbers are those of `run`, and NaN if `run` would have stopped. Unlike in a
@@ -58,9 +58,9 @@ def final_points(spec: RunSpec, every_upload: bool = False) -> RunToEnd:
     number of runs of another length needs no compilation.
 
     Args:
-        spec: specification with one of the settings, from which all others differ in
-            numbers only, and with the largest number of rounds. All its devices are in
-            memory at once; its seed and engine are ignored.
+        run: run with one of the settings, from which all others differ in numbers
+            only, and with the largest number of rounds. All its devices are in memory
+            at once; its seed is ignored.
         every_upload: True to return NaN if any upload was excluded; by default only if
             `run` would have stopped.
 
@@ -75,22 +75,22 @@ def final_points(spec: RunSpec, every_upload: bool = False) -> RunToEnd:
         >>> ones = np.ones(1, np.float32)
         >>> devices = InMemoryDevices.sharing(LocalExamples(ones, ones), 4)
         >>> slow, fast = FedBiO(0.05, 0.2), FedBiO(0.1, 0.2)
-        >>> spec = RunSpec(problem, slow, devices, 3.0, 0.0, rounds=300)
-        >>> run_to_end = final_points(spec)
+        >>> run = Run(problem, slow, devices, 3.0, 0.0, rounds=300)
+        >>> run_to_end = final_points(run)
         >>> points = run_to_end([(slow, 0), (fast, 0)], 200)
         >>> bool(abs(points.x[1] - 1) < 1e-4)  # Φ(x) = (x − 1)²
         True
     """
-    many = ManyRuns(spec)
+    many = ManyRuns(run)
     program = many.program(every_upload)
 
     def run_to_end(
         runs: Sequence[tuple[FederatedAlgorithm, int]], rounds: int, /
     ) -> Points:
-        if not runs or not 1 <= rounds <= spec.rounds:
+        if not runs or not 1 <= rounds <= run.rounds:
             raise ValueError(
                 f"rounds is {rounds}, and {there_are(len(runs), 'run')}. Pass at least "
-                f"1 run, and rounds from 1 to {spec.rounds}."
+                f"1 run, and rounds from 1 to {run.rounds}."
             )
         algorithms, seeds = zip(*runs, strict=True)
         points: Points = _points(
@@ -101,7 +101,7 @@ def final_points(spec: RunSpec, every_upload: bool = False) -> RunToEnd:
     return run_to_end
 
 
-def bytes_of_run(spec: RunSpec) -> tuple[int, int]:
+def bytes_of_run(run: Run) -> tuple[int, int]:
     """Return the bytes of one more run of `final_points`, and of the devices' data.
 
     It is an estimate from shapes: a run holds several copies of the working state of
@@ -114,18 +114,17 @@ def bytes_of_run(spec: RunSpec) -> tuple[int, int]:
         >>> loss = lambda x, y, batch: jnp.mean((y - x * batch) ** 2)
         >>> ones = np.ones(1, np.float32)
         >>> devices = InMemoryDevices.sharing(LocalExamples(ones, ones), 4)
-        >>> run, data = bytes_of_run(
-        ...     RunSpec(BilevelProblem(loss, loss), FedBiO(0.1), devices, 3.0, 0.0)
-        ... )
-        >>> run < 4096
+        >>> inputs = BilevelProblem(loss, loss), FedBiO(0.1), devices, 3.0, 0.0
+        >>> one_more, data = bytes_of_run(Run(*inputs, rounds=1))
+        >>> one_more < 4096
         True
     """
-    prepared = prepare(spec)
+    prepared = prepare_arrays(run)
     job, state = prepared.job, prepared.state
     phases = *job.opening, *job.phases
     working = max(job.costs[phase].working_bytes for phase in phases)
     private = sum(jnp.asarray(leaf).nbytes for leaf in jax.tree.leaves(state.private))
-    count = spec.devices.device_count
+    count = run.devices.device_count
     return COPIES * count * working + 2 * private, count * job.loaded_bytes
 
 

@@ -36,14 +36,14 @@ def iterate(
     is_finalizing = sys.is_finalizing
     repeated = repeated_means(prepared, progress.rounds)
     rounds = affordable_rounds(prepared, repeated)
-    if prepared.spending is not None and rounds < prepared.spec.rounds:
+    if prepared.spending is not None and rounds < prepared.rounds:
         logger.warning(
             "The budget epsilon=%g allows %d of %d rounds; the run ends after them.",
             prepared.spending.budget,
             rounds,
-            prepared.spec.rounds,
+            prepared.rounds,
         )
-    job, state = prepared.spec.engine.begin(prepared.job, progress.state)
+    job, state = prepared.engine.begin(prepared.job, progress.state)
     inspection = Inspection(
         counts_of(progress, job.devices.device_count),
         job.limits,
@@ -146,7 +146,7 @@ def repeated_means(prepared: Prepared, rounds: int) -> int:
     spending = prepared.spending
     if spending is None:
         return 0
-    engine = prepared.spec.engine
+    engine = prepared.engine
     assert isinstance(engine, PrivateEngine), "noise requires it"
     return max(0, engine.noised_means - spending.exchanges_after(rounds))
 
@@ -157,10 +157,10 @@ def affordable_rounds(prepared: Prepared, repeated: int) -> int:
     Raises:
         ValueError: if the budget allows no round.
     """
-    spec, spending = prepared.spec, prepared.spending
+    spending = prepared.spending
     if spending is None:
-        return spec.rounds
-    rounds = spending.rounds_within(spec.rounds, repeated)
+        return prepared.rounds
+    rounds = spending.rounds_within(prepared.rounds, repeated)
     if not rounds:
         epsilon = spending.epsilon_after(1, repeated)
         raise ValueError(

@@ -15,15 +15,10 @@ from fedbilevel.engines.chunk import Chunk, replicate
 from fedbilevel.engines.inputs import Inputs
 from fedbilevel.engines.limits import Limits
 from fedbilevel.engines.participation import Participation
-from fedbilevel.engines.preparation import (
-    Prepared,
-    RunSpec,
-    canonical,
-    participants_of,
-    prepare,
-)
+from fedbilevel.engines.preparation import Prepared, canonical, participants_of
 from fedbilevel.engines.protocol import Moment, PhaseReference, RunState
 from fedbilevel.engines.round_program import RoundProgram, run_round
+from fedbilevel.engines.run import Run, prepare_arrays
 from fedbilevel.engines.spending import refuse_budget
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 
@@ -110,24 +105,22 @@ class ManyRuns:
     """Runs that differ in the numbers of their algorithm and in their seeds.
 
     Args:
-        spec: specification with one of the settings and the largest number of rounds.
-            All its devices are in memory at once; its seed and engine are ignored.
+        run: run with one of the settings and the largest number of rounds. All its
+            devices are in memory at once; its seed is ignored.
 
     Attributes:
-        prepared: the run of the specification.
+        prepared: the prepared run.
         shares: function from a seed to the weight of each device in each round.
     """
 
-    def __init__(self, spec: RunSpec) -> None:
-        refuse_budget(spec.algorithm)
-        self.prepared: Prepared = prepare(spec)
-        self._start = canonical((spec.x, spec.y))
-        self._data = spec.devices.cohort(np.arange(spec.devices.device_count))
-        self._limits = jax.tree.map(
-            lambda limit: jnp.asarray(limit, float), spec.limits
-        )
+    def __init__(self, run: Run) -> None:
+        refuse_budget(run.algorithm)
+        self.prepared: Prepared = prepare_arrays(run)
+        self._start = canonical((run.x, run.y))
+        self._data = run.devices.cohort(np.arange(run.devices.device_count))
+        self._limits = jax.tree.map(lambda limit: jnp.asarray(limit, float), run.limits)
         self.shares = cache(
-            partial(shares_of, spec.participation, spec.rounds, self.prepared.weights)
+            partial(shares_of, run.participation, run.rounds, self.prepared.weights)
         )
 
     def program(self, every_upload: bool = False) -> ManyProgram:

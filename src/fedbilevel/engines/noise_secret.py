@@ -42,7 +42,7 @@ def with_noise_secret(
     """
     if prepared.spending is None:
         return prepared
-    engine = prepared.spec.engine
+    engine = prepared.engine
     assert isinstance(engine, PrivateEngine), "noise requires it"
     if not engine.key_is_secret:
         return prepared
@@ -84,7 +84,7 @@ def with_secret(
         job=replace(prepared.job, key=secret_key(derived(b"key", 32)))
     )
     # No other sample lowers ε, and the generator of a custom one may need a seed.
-    if not isinstance(prepared.spec.participation, UniformSample):
+    if not isinstance(prepared.participation, UniformSample):
         return prepared
     number = int.from_bytes(derived(b"participants", 16))
     return prepared._replace(participation_seed=number)

@@ -7,13 +7,9 @@ import numpy as np
 
 from fedbilevel.algorithms.protocol import Server
 from fedbilevel.engines.costs import Costs
-from fedbilevel.engines.preparation import (
-    PreparingEngine,
-    RunSpec,
-    participants_of,
-    prepare,
-)
+from fedbilevel.engines.preparation import participants_of
 from fedbilevel.engines.protocol import Moment, Report, RunState
+from fedbilevel.engines.run import Run, prepare_arrays
 
 
 class QuerySession:
@@ -23,8 +19,7 @@ class QuerySession:
     before it chooses the next phase.
 
     Args:
-        spec: specification whose algorithm has the questions as phases; devices keep
-            no state.
+        run: run whose algorithm has the questions as phases; devices keep no state.
 
     Attributes:
         server: the first server state.
@@ -36,27 +31,19 @@ class QuerySession:
         >>> from fedbilevel.metrics.survey import Question, Survey
         >>> loss = lambda x, y, batch: jnp.mean((y - x * batch) ** 2)
         >>> devices = InMemoryDevices([LocalExamples(np.ones(3), np.ones(3))] * 2)
-        >>> session = QuerySession(
-        ...     RunSpec(BilevelProblem(loss, loss), Survey(), devices, 1.0, 3.0)
-        ... )
+        >>> inputs = BilevelProblem(loss, loss), Survey(), devices, 1.0, 3.0
+        >>> session = QuerySession(Run(*inputs, rounds=1))
         >>> float(session.ask(Question.GRADIENT, session.server).gradient)
         4.0
     """
 
-    def __init__(self, spec: RunSpec) -> None:
-        engine = spec.engine
-        if isinstance(engine, PreparingEngine):
-            raise TypeError(
-                f"{type(engine).__name__} runs algorithms only; this measures the "
-                "losses with JAX. Omit engine, and pass the examples as arrays of "
-                "NumPy in InMemoryDevices."
-            )
-        prepared = prepare(spec)
-        self._engine = engine
-        self._job, state = engine.begin(prepared.job, prepared.state)
+    def __init__(self, run: Run) -> None:
+        prepared = prepare_arrays(run)
+        self._engine = run.engine
+        self._job, state = run.engine.begin(prepared.job, prepared.state)
         self._private = state.private
         self._participants = participants_of(
-            0, np.arange(spec.devices.device_count), prepared.weights
+            0, np.arange(run.devices.device_count), prepared.weights
         )
         self.server: Any = state.server
         self.costs = Costs()

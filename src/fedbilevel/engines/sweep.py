@@ -1,6 +1,7 @@
 """Many runs in one compiled program: settings and seeds under one vmap."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
@@ -10,16 +11,12 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from fedbilevel.algorithms.protocol import FederatedAlgorithm, Server
-from fedbilevel.data.devices import Devices
-from fedbilevel.data.weights import Weighting
 from fedbilevel.engines.checks import check_seed
 from fedbilevel.engines.costs import Costs
 from fedbilevel.engines.many_runs import ManyProgram, ManyRuns, OneRun, axes
-from fedbilevel.engines.participation import FullParticipation, Participation
-from fedbilevel.engines.preparation import RunSpec
 from fedbilevel.engines.protocol import Job, RunState
+from fedbilevel.engines.run import Run
 from fedbilevel.engines.spending import refuse_budget
-from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 from fedbilevel.plurals import count_noun, there_are
 
 Measure: TypeAlias = Callable[[Server], PyTree]
@@ -39,37 +36,25 @@ class Sweep(NamedTuple):
 
 
 def sweep(
-    problem: BilevelProblem,
+    run: Run,
     algorithms: Sequence[FederatedAlgorithm],
-    devices: Devices,
-    x: Upper,
-    y: Lower,
     *,
-    rounds: int,
     seeds: Sequence[int],
     measure: Measure,
-    participation: Participation = FullParticipation(),
-    weights: Weighting = None,
 ) -> Sweep:
     """Run every setting with every seed and measure after each round.
 
-    The numbers are those of `run`. All runs are one compiled program, a scan over
-    rounds under a `vmap`. All devices of all runs are in memory at once, including
-    absent ones: use it for small problems and many runs.
+    The numbers are those of a run by `Simulation`. All runs are one compiled program, a
+    scan over rounds under a `vmap`. All devices of all runs are in memory at once,
+    including absent ones: use it for small problems and many runs.
 
     Args:
-        problem: the two losses.
+        run: run whose algorithm and seed are replaced, and whose engine is not used.
         algorithms: settings of one algorithm that differ in numbers only, not in
             numbers of steps or batch sizes.
-        devices: data of all devices.
-        x: initial upper variable.
-        y: initial lower variable.
-        rounds: number of rounds.
         seeds: seeds of the runs of each setting.
         measure: function of the server state, called in the compiled program; another
             function needs another compilation.
-        participation: function that selects the devices of each round.
-        weights: weights of the devices in every mean, as for `run`.
 
     Raises:
         ValueError: if the algorithms differ in more than numbers, or a list is empty.
@@ -77,7 +62,7 @@ def sweep(
     Example:
         >>> import jax.numpy as jnp, numpy as np
         >>> from fedbilevel import (
-        ...     BilevelProblem, FedBiO, InMemoryDevices, LocalExamples, sweep
+        ...     BilevelProblem, FedBiO, InMemoryDevices, LocalExamples, Run, sweep
         ... )
         >>> problem = BilevelProblem(
         ...     upper_loss=lambda x, y, batch: jnp.mean((y - batch) ** 2),
@@ -85,36 +70,26 @@ def sweep(
         ... )
         >>> ones = np.ones(1, np.float32)
         >>> devices = InMemoryDevices.sharing(LocalExamples(ones, ones), 4)
+        >>> slow, fast = FedBiO(0.05, 0.2), FedBiO(0.1, 0.2)
+        >>> run = Run(problem, slow, devices, 3.0, 0.0, rounds=200)
         >>> result = sweep(
-        ...     problem, [FedBiO(0.05, 0.2), FedBiO(0.1, 0.2)], devices, 3.0, 0.0,
-        ...     rounds=200, seeds=[0], measure=lambda server: server.x,
+        ...     run, [slow, fast], seeds=[0], measure=lambda server: server.x
         ... )
         >>> result.measurements.shape  # Φ(x) = (x − 1)²
         (2, 1, 200)
         >>> bool(abs(result.measurements[1, 0, -1] - 1) < 1e-4)
         True
     """
-    if rounds < 1 or not algorithms or not seeds:
+    if run.rounds < 1 or not algorithms or not seeds:
         raise ValueError(
-            f"rounds is {rounds}, and {there_are(len(algorithms), 'algorithm')} and "
-            f"{count_noun(len(seeds), 'seed')}. Pass at least 1 of each to sweep."
+            f"rounds is {run.rounds}, and {there_are(len(algorithms), 'algorithm')} "
+            f"and {count_noun(len(seeds), 'seed')}. Pass at least 1 of each to sweep."
         )
     for seed in seeds:
         check_seed(seed)
     for algorithm in algorithms[1:]:
         refuse_budget(algorithm)
-    spec = RunSpec(
-        problem,
-        algorithms[0],
-        devices,
-        x,
-        y,
-        rounds,
-        seeds[0],
-        participation,
-        weights,
-    )
-    runs = ManyRuns(spec)
+    runs = ManyRuns(replace(run, algorithm=algorithms[0], seed=seeds[0]))
     measurements = _measurements(
         runs.stacked(algorithms, seeds), runs.program(), measure
     )

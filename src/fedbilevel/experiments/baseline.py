@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Generator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 
@@ -11,9 +12,8 @@ import jax
 
 from fedbilevel.algorithms.step_sizes import upper_steps, with_values
 from fedbilevel.atomic_write import atomic_write
-from fedbilevel.engines.preparation import RunSpec
-from fedbilevel.engines.run import rounds_of
-from fedbilevel.experiments.run import PreparedRun, Step, spec_of
+from fedbilevel.engines.run import Run
+from fedbilevel.experiments.run import PreparedRun, Step, run_of
 from fedbilevel.experiments.run_directory.layout import BASELINE
 from fedbilevel.experiments.run_directory.lock import run_lock
 from fedbilevel.experiments.schema import Experiment
@@ -40,10 +40,13 @@ def train_baseline(
         directory: run directory.
     """
     start = time.monotonic()
-    spec = baseline_spec(experiment, prepared)
+    run = baseline_run(experiment, prepared)
     # A call has as many rounds as in the run: another number is another program.
     every = experiment.evaluation.every
-    with run_lock(directory), closing(rounds_of(spec, every=every)) as rounds:
+    with (
+        run_lock(directory),
+        closing(run.start(every=every, progress=True)) as rounds,
+    ):
         for result in rounds:
             count, record = result.number + 1, None
             if count == experiment.rounds:
@@ -55,14 +58,14 @@ def train_baseline(
             yield Step(result, record)
 
 
-def baseline_spec(experiment: Experiment, prepared: PreparedRun) -> RunSpec:
-    """Return the specification of the baseline of a run.
+def baseline_run(experiment: Experiment, prepared: PreparedRun) -> Run:
+    """Return the baseline of a run.
 
     Example:
         >>> from fedbilevel import FedBiO
         >>> from fedbilevel.experiments.run import prepare_run
         >>> experiment = Experiment(FedBiO(0.1))
-        >>> baseline_spec(experiment, prepare_run(experiment)).algorithm.upper_rate
+        >>> baseline_run(experiment, prepare_run(experiment)).algorithm.upper_rate
         0.0
     """
     # The server optimiser is omitted: it may move x even if the upper rate is 0.
@@ -73,7 +76,7 @@ def baseline_spec(experiment: Experiment, prepared: PreparedRun) -> RunSpec:
     # Clips and codes change y as well, so the baseline has them too.
     if transforms := experiment.transforms.all:
         fixed = with_transforms(fixed, *transforms)
-    return spec_of(experiment, prepared)._replace(algorithm=fixed)
+    return replace(run_of(experiment, prepared), algorithm=fixed)
 
 
 def read_baseline(directory: Path) -> Record | None:

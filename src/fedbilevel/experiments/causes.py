@@ -1,13 +1,14 @@
 """Find the cause of a bad outcome: a step size too large at the best point."""
 
 import logging
+from dataclasses import replace
 from math import inf, isfinite
 from typing import Any, NamedTuple
 
 import jax
 
 from fedbilevel.engines.debug import DebugSimulation
-from fedbilevel.engines.preparation import RunSpec
+from fedbilevel.engines.run import Run
 from fedbilevel.engines.sharded.engine import Sharded
 from fedbilevel.engines.simulation import Simulation
 from fedbilevel.mathematics.problem import Lower, Upper
@@ -58,7 +59,7 @@ def better(best: Best, record: Record, step: Any, x: Upper, y: Lower) -> Best:
     return Best(loss, record.rounds, int(step), x, y)
 
 
-def cause_of(spec: RunSpec, best: Best) -> str | None:
+def cause_of(run: Run, best: Best) -> str | None:
     """Return a sentence about the steps that were too large in a run that ended badly.
 
     None if the cause cannot be searched: the data are at sites, several processes share
@@ -66,16 +67,16 @@ def cause_of(spec: RunSpec, best: Best) -> str | None:
     the sentence reports that.
 
     Args:
-        spec: specification of the run, with the number of rounds since the point.
+        run: the run, with the number of rounds since the point.
         best: point at which steps are tried.
     """
-    engine = spec.engine
+    engine = run.engine
     if not isinstance(engine, Simulation | Sharded | DebugSimulation):
         return None
     if jax.process_count() > 1:
         return None
     # A search uses the data, and its sentence would publish what it found.
-    if noise_of(spec.algorithm) is not None:
+    if noise_of(run.algorithm) is not None:
         return None
     logger.warning(
         "The run ended badly; searching for a step that was too large, for at most "
@@ -86,20 +87,15 @@ def cause_of(spec: RunSpec, best: Best) -> str | None:
     point = f"the best point, after {rounds}" if best.rounds else "the start"
     try:
         instabilities = find_instabilities(
-            spec.problem,
-            spec.algorithm,
-            spec.devices,
+            # Trials must continue past NaN, at which the debug engine stops.
+            replace(run, engine=Simulation())
+            if isinstance(engine, DebugSimulation)
+            else run,
             best.x,
             best.y,
             step=best.step,
-            rounds=max(FEWEST, min(MOST, spec.rounds)),
+            rounds=max(FEWEST, min(MOST, run.rounds)),
             seconds=SECONDS,
-            seed=spec.seed,
-            participation=spec.participation,
-            weights=spec.weights,
-            # Trials must continue past NaN, at which the debug engine stops.
-            engine=Simulation() if isinstance(engine, DebugSimulation) else engine,
-            limits=spec.limits,
         )
     except TimeoutError:
         return (
@@ -111,7 +107,7 @@ def cause_of(spec: RunSpec, best: Best) -> str | None:
         # A trial starts like a run, which raises an error if a loss is not finite.
         return f"At {point}, no step could be tried: {error}"
     if not instabilities:
-        untried = ", ".join(untried_steps(spec.algorithm))
+        untried = ", ".join(untried_steps(run.algorithm))
         except_for = f" of those tried; not tried: {untried}" if untried else ""
         return (
             f"At {point}, no step was too large{except_for}. A larger batch_size "

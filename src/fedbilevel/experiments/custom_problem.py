@@ -17,11 +17,16 @@ from fedbilevel.regular_files import UnreadableError, read_regular
 Result = TypeVar("Result", Task, Model, LocalExamples)
 
 
+class MissingFunctionError(ValueError):
+    """A problem file without a function that is needed."""
+
+
 def custom_task(file: Path) -> Task:
     """Return the task that the function `task` of a problem file returns.
 
     Raises:
-        ValueError: if the function is missing or fails, with the line of the error.
+        MissingFunctionError: if the function is missing.
+        ValueError: if it fails, with the line of the error.
 
     Example:
         >>> import tempfile
@@ -30,8 +35,9 @@ def custom_task(file: Path) -> Task:
         >>> custom_task(file)  # doctest: +ELLIPSIS
         Traceback (most recent call last):
         ...
-        ValueError: problem.file: ...empty.py has no function task(); add it, as in the
-        example that fedbilevel new writes.
+        fedbilevel.experiments.custom_problem.MissingFunctionError: problem.file:
+        ...empty.py has no function task(); add it, as in the example that fedbilevel
+        new writes.
     """
     task = _call(file, Task, "task")
     if not isinstance(task.devices, InMemoryDevices):
@@ -94,7 +100,7 @@ def _call(file: Path, cls: type[Result], name: str, *arguments: str) -> Result:
         raise ValueError(f"problem.file: {_describe(error, file)}") from error
     call = f"{name}({'site' if arguments else ''})"
     if not callable(function):
-        raise ValueError(
+        raise MissingFunctionError(
             f"problem.file: {file} has no function {call}; add it, as in the example "
             "that fedbilevel new writes."
         )

@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from itertools import chain
 from math import inf
 from pathlib import Path
@@ -20,10 +21,9 @@ from fedbilevel.engines.costs import Costs
 from fedbilevel.engines.exclusions import Exclusions
 from fedbilevel.engines.inspection import NoUploadsError
 from fedbilevel.engines.participation import FullParticipation, UniformSample
-from fedbilevel.engines.preparation import RunSpec
 from fedbilevel.engines.protocol import Engine
 from fedbilevel.engines.round import Round
-from fedbilevel.engines.run import remaining_rounds_of
+from fedbilevel.engines.run import Run
 from fedbilevel.engines.sharded import engine as sharded
 from fedbilevel.experiments.build import build_task, weights_of
 from fedbilevel.experiments.causes import Best, better, cause_of
@@ -285,7 +285,7 @@ def _write_cause_of_bad_end(
 
     def find_cause() -> str | None:
         point, rounds = best()
-        return cause_of(spec_of(experiment, prepared)._replace(rounds=rounds), point)
+        return cause_of(replace(run_of(experiment, prepared), rounds=rounds), point)
 
     try:
         yield
@@ -302,8 +302,8 @@ def _write_cause_of_bad_end(
         write_cause(directory, cause)
 
 
-def spec_of(experiment: Experiment, prepared: PreparedRun) -> RunSpec:
-    """Return the specification of a run for the engine.
+def run_of(experiment: Experiment, prepared: PreparedRun) -> Run:
+    """Return the run of an experiment.
 
     Raises:
         ValueError: if there are fewer devices than participants.
@@ -311,7 +311,7 @@ def spec_of(experiment: Experiment, prepared: PreparedRun) -> RunSpec:
     Example:
         >>> from fedbilevel import FedBiO
         >>> experiment = Experiment(FedBiO(0.1), participants=3)
-        >>> spec_of(experiment, prepare_run(experiment)).participation
+        >>> run_of(experiment, prepare_run(experiment)).participation
         UniformSample(devices=3)
     """
     count, devices = experiment.participants, prepared.devices.device_count
@@ -320,18 +320,18 @@ def spec_of(experiment: Experiment, prepared: PreparedRun) -> RunSpec:
             f"participants is {count}, but {there_are(devices, 'device')}. Give a "
             f"number from 1 to {devices}."
         )
-    return RunSpec(
+    return Run(
         prepared.problem,
         experiment.federated_algorithm,
         prepared.devices,
         prepared.x,
         prepared.y,
-        experiment.rounds,
-        experiment.seed,
-        FullParticipation() if count is None else UniformSample(count),
-        prepared.weights,
-        prepared.engine,
-        experiment.limits,
+        rounds=experiment.rounds,
+        seed=experiment.seed,
+        participation=FullParticipation() if count is None else UniformSample(count),
+        weights=prepared.weights,
+        engine=prepared.engine,
+        limits=experiment.limits,
     )
 
 
@@ -342,7 +342,7 @@ def _rounds(
     checkpoints = Checkpoints(directory / CHECKPOINTS, settings.every, settings.keep)
     # Rounds between two measurements are used only to show progress.
     every = experiment.evaluation.every
-    return remaining_rounds_of(spec_of(experiment, prepared), checkpoints, every)
+    return run_of(experiment, prepared).resume(checkpoints, every, progress=True)
 
 
 def _engine(experiment: Experiment) -> Engine:

@@ -19,7 +19,7 @@ from fedbilevel.experiments.run_directory.layout import BEST
 from fedbilevel.experiments.schema import CustomProblem, Experiment
 from fedbilevel.mathematics.problem import Lower, Upper
 from fedbilevel.metrics.losses import LOSS
-from fedbilevel.metrics.registry import title_of
+from fedbilevel.metrics.registry import ALWAYS, find_metric, list_metrics, title_of
 from fedbilevel.nearest import nearest
 from fedbilevel.plurals import count_noun
 from fedbilevel.tracking.records import Record
@@ -54,6 +54,33 @@ class Goal(NamedTuple):
     def score(self, value: float) -> float:
         """Return the score to minimise for a value; or the value for a score."""
         return -value if self.maximise else value
+
+
+def goal_of(
+    experiment: Experiment, metric: str, maximise: bool = False
+) -> tuple[Goal, tuple[str, ...]]:
+    """Return the goal of a search, and the metrics that it names to measure.
+
+    Args:
+        experiment: experiment of the search.
+        metric: name of a metric, or its import path `module:METRIC`.
+        maximise: whether larger values are better.
+
+    Raises:
+        ValueError: if an import path is wrong.
+
+    Example:
+        >>> from fedbilevel import FedBiO
+        >>> goal_of(Experiment(FedBiO(0.1)), "lower_error")
+        (Goal(metric='lower_error', maximise=False), ('lower_error',))
+    """
+    named = {name: name for name in list_metrics().keys() - {m.name for m in ALWAYS}}
+    for path in (*experiment.evaluation.metrics, metric):
+        if ":" in path:
+            named[find_metric(path).name] = path
+    name = find_metric(metric).name if ":" in metric else metric
+    # A search reads one metric, so it measures no other by name.
+    return Goal(name, maximise), (named[name],) if name in named else ()
 
 
 def about_of(experiment: Experiment, goal: Goal) -> dict[str, Any]:

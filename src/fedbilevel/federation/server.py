@@ -235,6 +235,9 @@ class Federation:
     def _collect(self, inputs: ExchangeInputs) -> Collected:
         """Return the uploads of the participants, one by one or as a sum."""
         job, reference, moment = inputs.job, inputs.reference, inputs.moment
+        if self._root is not None:
+            names = [("secure_sums", "secure_sums"), *transforms_of(job.algorithm)]
+            check_rules(names)
         downlink = jax.tree.map(np.asarray, inputs.phase.broadcast(inputs.state.server))
         key = np.asarray(jax.random.key_data(job.key))
         task = Task(self._run, reference, moment, key, (0, 0), pack(downlink))
@@ -251,8 +254,6 @@ class Federation:
                 for device in inputs.chosen
                 if survivors is None or self._devices.names[device] in survivors
             ]
-            names = [("secure_sums", "secure_sums"), *transforms_of(job.algorithm)]
-            check_rules(names)
             return collect_sum(
                 self._secure_exchange(inputs, form, digest),
                 self._candidates(chosen),

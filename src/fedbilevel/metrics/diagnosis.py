@@ -13,9 +13,9 @@ from jaxtyping import Array
 from fedbilevel.data.devices import Devices
 from fedbilevel.data.weights import Weighting
 from fedbilevel.engines.costs import Costs
-from fedbilevel.engines.preparation import RunSpec
 from fedbilevel.engines.protocol import Engine
 from fedbilevel.engines.query_session import QuerySession
+from fedbilevel.engines.run import Run
 from fedbilevel.engines.simulation import Simulation
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.arrays import in_double
@@ -188,12 +188,13 @@ def diagnose(
     require_double(problem)
     with jax.enable_x64(True):
         session = QuerySession(
-            RunSpec(
+            Run(
                 problem.for_jax.map(_InDouble),
                 survey,
                 devices,
                 in_double(x),
                 in_double(y),
+                rounds=1,
                 seed=seed,
                 weights=weights,
                 engine=engine,

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from fedbilevel.algorithms.protocol import FederatedAlgorithm
 from fedbilevel.algorithms.sampling import draw_hypergradient_samples
 from fedbilevel.algorithms.step_sizes import (
     DeclaredSetting,
@@ -27,14 +26,8 @@ from fedbilevel.algorithms.step_sizes import (
     with_values,
 )
 from fedbilevel.algorithms.wrapper import innermost, layers
-from fedbilevel.data.devices import Devices
 from fedbilevel.data.examples import RandomKey, StoredData, one_device
-from fedbilevel.data.weights import Weighting
-from fedbilevel.engines.limits import NO_LIMITS, Limits
-from fedbilevel.engines.participation import FullParticipation, Participation
-from fedbilevel.engines.preparation import RunSpec
-from fedbilevel.engines.protocol import Engine
-from fedbilevel.engines.simulation import Simulation
+from fedbilevel.engines.run import Run
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.arrays import on_host
 from fedbilevel.mathematics.hypergradients import NeumannSeries
@@ -85,22 +78,15 @@ class Instability(NamedTuple):
 
 
 def find_instabilities(
-    problem: BilevelProblem,
-    algorithm: FederatedAlgorithm,
-    devices: Devices,
+    run: Run,
     x: Upper,
     y: Lower,
     *,
     step: int = 0,
     rounds: int = 60,
     seconds: float = 60.0,
-    seed: int = 0,
-    participation: Participation = FullParticipation(),
-    weights: Weighting = None,
-    engine: Engine = Simulation(),
-    limits: Limits = NO_LIMITS,
 ) -> tuple[Instability, ...]:
-    """Find the steps of an algorithm that are too large at a point.
+    """Find the steps of a run's algorithm that are too large at a point.
 
     Each step is tried separately, with all others fixed: y in a trial run with x
     fixed, the adjoint with x and y fixed, the series on a few draws. A step is too
@@ -110,21 +96,15 @@ def find_instabilities(
     rate. Each cure was tried in the same way.
 
     Args:
-        problem: the two losses.
-        algorithm: algorithm with the settings to test. Their types, such as `LowerRate`
-            of `fedbilevel.algorithms`, declare what they move. The log names numbers of
-            undeclared effect.
-        devices: data of all devices, loaded at once.
+        run: run with the algorithm to test. The types of its settings, such as
+            `LowerRate` of `fedbilevel.algorithms`, declare what they move. The log
+            names numbers of undeclared effect. The data of all devices are loaded at
+            once.
         x: upper variable of the point; pass the best point of the run.
         y: lower variable of the point.
         step: number of local steps before the point, for a schedule.
         rounds: number of rounds of a trial run.
         seconds: time limit of the search; an interrupted trial is ignored.
-        seed: seed of the samples.
-        participation: as for `run`.
-        weights: as for `run`.
-        engine: engine that executes the devices' work.
-        limits: as for `run`.
 
     Returns:
         Steps that are too large, in this order: lower, adjoint, series; the upper step
@@ -139,19 +119,19 @@ def find_instabilities(
     Example:
         >>> import jax.numpy as jnp, numpy as np
         >>> from fedbilevel import BilevelProblem, FedBiO, InMemoryDevices
-        >>> from fedbilevel import LocalExamples
+        >>> from fedbilevel import LocalExamples, Run
         >>> problem = BilevelProblem(
         ...     upper_loss=lambda x, y, batch: jnp.mean((y - batch) ** 2),
         ...     lower_loss=lambda x, y, batch: jnp.mean((y - x * batch) ** 2),
         ... )
         >>> devices = InMemoryDevices([LocalExamples(np.ones(1), np.ones(1))])
         >>> algorithm = FedBiO(0.1, lower_rate=12.0)  # 1.2 > 2 / L = 1
-        >>> result = find_instabilities(
-        ...     problem, algorithm, devices, 3.0, 0.0, seconds=600.0
-        ... )
+        >>> run = Run(problem, algorithm, devices, 3.0, 0.0, rounds=100)
+        >>> result = find_instabilities(run, run.x, run.y, seconds=600.0)
         >>> [(step.role.name, step.setting) for step in result]
         [('LOWER', 'lower_rate')]
     """
+    algorithm = run.algorithm
     if noise_of(algorithm) is not None:
         raise ValueError(
             "find_instabilities: the algorithm adds noise for privacy, but trials use "
@@ -171,22 +151,14 @@ def find_instabilities(
     *wrappers, inner = layers(algorithm)
     base = at_step(inner, step)
     x, y = jax.tree.map(on_host, (x, y))
-    spec = RunSpec(
-        problem,
-        base,
-        devices,
-        x,
-        y,
-        rounds,
-        seed,
-        participation,
-        weights,
-        engine,
-        limits,
+    trials = Trials(
+        replace(run, algorithm=base, x=x, y=y, rounds=rounds),
+        until=time.monotonic() + seconds,
     )
-    trials = Trials(spec, until=time.monotonic() + seconds)
     try:
-        curvature = largest_curvature(problem, devices, x, y, weights=weights)
+        curvature = largest_curvature(
+            run.problem, run.devices, x, y, weights=run.weights
+        )
     except ArithmeticError:
         return ()  # The losses are not finite at this point.
     sizes = step_sizes(base if step else inner)  # later, the warm start is over
@@ -331,22 +303,22 @@ def _growths(
     trials: Trials, base: Any, series: NeumannSeries
 ) -> Iterator[tuple[float, int]]:
     """Yield the growth of a series on the batches of a device, and the device."""
-    count = trials.spec.devices.device_count
+    count = trials.template.devices.device_count
     weighted = np.arange(count)
-    if trials.spec.weights is not None:
-        weighted = np.flatnonzero(np.asarray(trials.spec.weights))
+    if trials.template.weights is not None:
+        weighted = np.flatnonzero(np.asarray(trials.template.weights))
     indices = np.linspace(0, len(weighted) - 1, min(len(weighted), SERIES_DEVICES))
     for device in weighted[indices.astype(int)].tolist():
-        data = one_device(trials.spec.devices.cohort(np.array([device])))
+        data = one_device(trials.template.devices.cohort(np.array([device])))
         growths = [
             float(
                 _growth(
                     series,
-                    trials.spec.x,
-                    trials.spec.y,
+                    trials.template.x,
+                    trials.template.y,
                     data,
-                    jax.random.fold_in(jax.random.key(trials.spec.seed), draw),
-                    problem=trials.spec.problem.for_jax,
+                    jax.random.fold_in(jax.random.key(trials.template.seed), draw),
+                    problem=trials.template.problem.for_jax,
                     batch_size=value_of(base, Role.BATCH_SIZE, 16),
                 )
             )
@@ -380,9 +352,9 @@ def _upper(
     trials: Trials, algorithm: Any, setting: DeclaredSetting
 ) -> Iterator[Instability]:
     name, rate = setting.name, float(setting.value)
-    upper, _ = full_data(trials.spec.devices, trials.spec.weights, 4096)
-    loss = jax.jit(full_data_problem(trials.spec.problem).upper_loss)
-    before = float(loss(trials.spec.x, trials.spec.y, upper))
+    upper, _ = full_data(trials.template.devices, trials.template.weights, 4096)
+    loss = jax.jit(full_data_problem(trials.template.problem).upper_loss)
+    before = float(loss(trials.template.x, trials.template.y, upper))
     if not isfinite(before):
         return  # The loss cannot show whether a step is too large.
     trial = trials.run(algorithm, "x")
@@ -431,13 +403,13 @@ def _cure(
 
 
 def _curvature(trials: Trials, device: int) -> float:
-    weights = np.zeros(trials.spec.devices.device_count)
+    weights = np.zeros(trials.template.devices.device_count)
     weights[device] = 1.0
     return largest_curvature(
-        trials.spec.problem,
-        trials.spec.devices,
-        trials.spec.x,
-        trials.spec.y,
+        trials.template.problem,
+        trials.template.devices,
+        trials.template.x,
+        trials.template.y,
         weights=weights,
     )
 

@@ -32,14 +32,13 @@ def lower_solution(solves: FederatedSolves, server: SurveyState) -> SurveyState:
     Example:
         >>> import jax.numpy as jnp, numpy as np
         >>> from fedbilevel import BilevelProblem, InMemoryDevices, LocalExamples
-        >>> from fedbilevel.engines.preparation import RunSpec
+        >>> from fedbilevel.engines.run import Run
         >>> from fedbilevel.metrics.survey import Survey
         >>> from fedbilevel.engines.query_session import QuerySession
         >>> loss = lambda x, y, batch: jnp.mean((y - x * batch) ** 2)
         >>> devices = InMemoryDevices([LocalExamples(np.ones(3), np.ones(3))] * 2)
-        >>> session = QuerySession(
-        ...     RunSpec(BilevelProblem(loss, loss), Survey(), devices, 2.0, 3.0)
-        ... )
+        >>> inputs = BilevelProblem(loss, loss), Survey(), devices, 2.0, 3.0
+        >>> session = QuerySession(Run(*inputs, rounds=1))
         >>> solves = FederatedSolves(session, Survey(), lambda progress: None)
         >>> float(lower_solution(solves, session.server).y)
         2.0

@@ -10,9 +10,9 @@ from fedbilevel.data.devices import Devices
 from fedbilevel.data.weights import Weighting
 from fedbilevel.engines.checks import check_rounds
 from fedbilevel.engines.costs import Costs
-from fedbilevel.engines.preparation import RunSpec
 from fedbilevel.engines.protocol import Engine
 from fedbilevel.engines.query_session import QuerySession
+from fedbilevel.engines.run import Run
 from fedbilevel.engines.simulation import Simulation
 from fedbilevel.mathematics.hypergradients import NeumannSeries
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
@@ -125,10 +125,19 @@ def suggest(
         size = max(1, min(LARGEST_BATCH, TOTAL // devices.device_count))
     doublings = max(1, min(6, int(np.log2(max(2, rounds / 3)))))
     probes = Probes(batch_size=size, doublings=doublings)
-    spec = RunSpec(
-        problem, probes, devices, x, y, seed=seed, weights=weights, engine=engine
+    session = QuerySession(
+        Run(
+            problem,
+            probes,
+            devices,
+            x,
+            y,
+            rounds=1,
+            seed=seed,
+            weights=weights,
+            engine=engine,
+        )
     )
-    session = QuerySession(spec)
     state: ProbeState = session.server
     state, near = _descend(session, state, rounds)
     state = session.ask(Probe.SERIES, state._replace(rate=1.0 / near.highest))
@@ -190,10 +199,19 @@ def batch_curvature(
         True
     """
     probes = Probes(batch_size=batch_size)
-    spec = RunSpec(
-        problem, probes, devices, x, y, seed=seed, weights=weights, engine=engine
+    session = QuerySession(
+        Run(
+            problem,
+            probes,
+            devices,
+            x,
+            y,
+            rounds=1,
+            seed=seed,
+            weights=weights,
+            engine=engine,
+        )
     )
-    session = QuerySession(spec)
     _, near = _descend(session, session.server, rounds)
     return near.usual
 

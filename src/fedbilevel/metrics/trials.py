@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, isfinite
 from typing import Any, NamedTuple
 
@@ -14,8 +14,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from fedbilevel.engines.inspection import NoUploadsError, logger
-from fedbilevel.engines.preparation import RunSpec
-from fedbilevel.engines.run import rounds_of
+from fedbilevel.engines.run import Run
 from fedbilevel.mathematics.problem import Lower, Upper
 
 GROWTH = 3.0
@@ -55,11 +54,11 @@ class Trials:
     """Trial runs from one point, all with the same samples.
 
     Attributes:
-        spec: specification of a trial, except its algorithm.
+        template: run of a trial, except its algorithm.
         until: end of the time limit, by `time.monotonic`.
     """
 
-    spec: RunSpec
+    template: Run
     until: float
 
     @property
@@ -71,14 +70,14 @@ class Trials:
         """Run an algorithm and observe a variable of the server state."""
         moves: list[float] = []
         size, excluded, before = 0.0, None, None
-        spec = self.spec._replace(algorithm=algorithm)
-        x, y, number = spec.x, spec.y, 0
+        run = replace(self.template, algorithm=algorithm)
+        x, y, number = run.x, run.y, 0
         if self.time_is_up:  # The first round takes longest, because it compiles.
             return Trial(x, y, 0, complete=False, stable=False, excluded=None)
         complete = False
         with _silence(), np.errstate(over="ignore"):
             try:
-                for result in rounds_of(spec):
+                for result in run:
                     x, y, number = result.x, result.y, result.number + 1
                     value = _flat(getattr(result.server, variable))
                     if before is not None:
@@ -87,7 +86,7 @@ class Trials:
                     counts = result.exclusions.devices
                     excluded = counts[0].device if counts else None
                     blown_up = moves and not moves[-1] <= BLOWN_UP * (moves[0] + 1e-30)
-                    complete = bool(blown_up) or number == spec.rounds
+                    complete = bool(blown_up) or number == run.rounds
                     if complete or self.time_is_up:
                         break
             except NoUploadsError:

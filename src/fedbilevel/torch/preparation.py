@@ -11,21 +11,16 @@ from torch import Tensor
 from fedbilevel.data.devices import Devices, InMemoryDevices, OnDemandDevices
 from fedbilevel.data.examples import seen_by
 from fedbilevel.data.weights import with_levels
-from fedbilevel.engines.checks import (
-    check_participation,
-    check_rounds,
-    check_run,
-    check_variable,
-    describe_failure,
-)
+from fedbilevel.engines.checks import describe_failure
 from fedbilevel.engines.loss_checks import MOST_ROWS, require_mean
 from fedbilevel.engines.phase_checks import (
     check_algorithm,
     check_first_state,
     check_phases,
 )
-from fedbilevel.engines.preparation import Prepared, RunSpec, references
+from fedbilevel.engines.preparation import Prepared, references
 from fedbilevel.engines.protocol import Job, RunState
+from fedbilevel.engines.run import Run, check_arguments
 from fedbilevel.mathematics import arrays
 from fedbilevel.mathematics.batches import for_devices
 from fedbilevel.mathematics.keys import HostKey
@@ -39,13 +34,13 @@ from fedbilevel.torch.devices import (
 from fedbilevel.transforms.transformed import transforms_of
 
 
-def prepare_tensors(spec: RunSpec) -> Prepared:
+def prepare_tensors(run: Run) -> Prepared:
     """Check the arguments of a run, and return its job and first state.
 
     Raises:
         ValueError: if an argument is invalid, or arguments do not fit together.
     """
-    problem, algorithm = spec.problem, spec.algorithm
+    problem, algorithm = run.problem, run.algorithm
     check_algorithm(algorithm)
     if transforms_of(algorithm):
         raise TypeError(
@@ -53,17 +48,13 @@ def prepare_tensors(spec: RunSpec) -> Prepared:
             "the examples as arrays of NumPy in InMemoryDevices: it calls PyTorch for "
             "one device after another."
         )
-    check_rounds(spec.rounds)
-    check_run(spec.seed, spec.engine, spec.limits)
-    check_participation(spec.participation)
-    for name, variable in (("x", spec.x), ("y", spec.y)):
+    for name, variable in (("x", run.x), ("y", run.y)):
         if isinstance(variable, torch.nn.Module):
             raise TypeError(
                 f"{name} is a {type(variable).__name__}. Pass its parameters, such as "
                 f"SplitModule(module).{name}."
             )
-    check_variable("x", jax.tree.map(arrays.on_host, spec.x))
-    check_variable("y", jax.tree.map(arrays.on_host, spec.y))
+    check_arguments(run)
     if not isinstance(problem, BilevelProblem) or problem.view is None:
         raise TypeError(
             "TensorSimulation needs losses of tensors. Pass "
@@ -73,9 +64,9 @@ def prepare_tensors(spec: RunSpec) -> Prepared:
     x, y = jax.tree.map(
         # A later change of the caller's tensors must not change the run.
         torch.clone,
-        arrays.canonical((to_tensors(spec.x), to_tensors(spec.y))),
+        arrays.canonical((to_tensors(run.x), to_tensors(run.y))),
     )
-    devices, weights = with_levels(_tensor_devices(spec.devices), spec.weights, x)
+    devices, weights = with_levels(_tensor_devices(run.devices), run.weights, x)
     check_losses(problem, x, y, devices)
     problem = for_devices(problem)
     first = algorithm.init(problem, x, y)
@@ -85,7 +76,7 @@ def prepare_tensors(spec: RunSpec) -> Prepared:
     check_phases(algorithm, "phases", every)
     check_phases(algorithm, "opening", opens)
     phases = references(False, every)
-    key: Any = HostKey.of(spec.seed)
+    key: Any = HostKey.of(run.seed)
     count = devices.device_count
     job = Job(
         problem=problem,
@@ -95,14 +86,22 @@ def prepare_tensors(spec: RunSpec) -> Prepared:
         key=key,
         opening=references(True, opens) or phases,
         phases=phases,
-        cohort_size=len(spec.participation(spec.seed, 0, count)),
+        cohort_size=len(run.participation(run.seed, 0, count)),
         loaded_bytes=0,
-        limits=spec.limits,
+        limits=run.limits,
         # The engine counts the costs of each exchange.
         costs={},
     )
-    state = RunState(server, spec.engine.private_states(private, count))
-    return Prepared(spec, job, state, weights, spec.seed)
+    state = RunState(server, run.engine.private_states(private, count))
+    return Prepared(
+        job,
+        state,
+        weights,
+        run.engine,
+        run.rounds,
+        run.participation,
+        run.seed,
+    )
 
 
 def check_losses(

@@ -13,7 +13,7 @@ from fedbilevel.algorithms.protocol import Downlink, Phase, Private, Upload
 from fedbilevel.engines.costs import CountingData, DeviceCosts
 from fedbilevel.engines.device_work import DeviceResult, loop_steps, run_device
 from fedbilevel.engines.limits import Limits, reach_of
-from fedbilevel.engines.preparation import Prepared, RunSpec
+from fedbilevel.engines.preparation import Prepared
 from fedbilevel.engines.protocol import (
     Job,
     Moment,
@@ -24,6 +24,7 @@ from fedbilevel.engines.protocol import (
     device_key,
     server_key,
 )
+from fedbilevel.engines.run import Run
 from fedbilevel.engines.screening import acceptable_in, distances
 from fedbilevel.mathematics import arrays
 from fedbilevel.torch.conversion import to_arrays
@@ -59,9 +60,9 @@ class TensorSimulation:
             jax.tree.map(torch.as_tensor, private),
         )
 
-    def prepare(self, spec: RunSpec) -> Prepared:
+    def prepare(self, run: Run) -> Prepared:
         """Check the arguments of a run, and return its job and first state."""
-        return prepare_tensors(spec)
+        return prepare_tensors(run)
 
     def begin(self, job: Job, state: RunState) -> tuple[Job, RunState]:
         """Return job and state unchanged."""

@@ -1,14 +1,14 @@
 """Scores of settings: many runs in one compiled program, if memory allows."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import inf, isfinite
 from typing import Protocol, runtime_checkable
 
 from fedbilevel.algorithms.protocol import FederatedAlgorithm
 from fedbilevel.engines.final_points import Points, bytes_of_run, final_points
 from fedbilevel.engines.limits import NO_LIMITS
-from fedbilevel.engines.preparation import RunSpec
-from fedbilevel.engines.run import rounds_of
+from fedbilevel.engines.run import Run
 from fedbilevel.mathematics.problem import Lower, Upper
 from fedbilevel.memory import memory_limit
 from fedbilevel.metrics.metric import FullProblem
@@ -26,7 +26,7 @@ class Score(Protocol):
         """Return the score of (x, y)."""
 
 
-def upper_loss_of(spec: RunSpec) -> Score:
+def upper_loss_of(run: Run) -> Score:
     """Return the upper loss on all upper examples of all devices, as a score.
 
     Example:
@@ -38,24 +38,24 @@ def upper_loss_of(spec: RunSpec) -> Score:
         >>> rows = LocalExamples(np.array([1.0, 3.0]), np.ones(1))
         >>> devices = InMemoryDevices.sharing(rows, 2)
         >>> problem = BilevelProblem(loss, loss)
-        >>> spec = RunSpec(problem, FedBiO(1.0), devices, 0.0, 0.0)
-        >>> upper_loss_of(spec)(0.0, 2.0)
+        >>> run = Run(problem, FedBiO(1.0), devices, 0.0, 0.0, rounds=1)
+        >>> upper_loss_of(run)(0.0, 2.0)
         1.0
     """
-    return FullProblem(spec.problem, spec.devices, spec.weights).upper_loss
+    return FullProblem(run.problem, run.devices, run.weights).upper_loss
 
 
-def runs_side_by_side(spec: RunSpec, most: int) -> int:
+def runs_side_by_side(run: Run, most: int) -> int:
     """Return the number of runs of one program; 0 if memory is too small for one.
 
     It depends on the total memory of the machine or container, not on free memory: the
     same machine gives the same number, and so the same rounding.
 
     Args:
-        spec: specification of the runs.
+        run: run of any of the settings.
         most: largest number of runs.
     """
-    size, data = bytes_of_run(spec)
+    size, data = bytes_of_run(run)
     budget = MEMORY * memory_limit()
     return max(0, min(most, int((budget - data) // max(1, size))))
 
@@ -63,24 +63,24 @@ def runs_side_by_side(spec: RunSpec, most: int) -> int:
 class Scorer:
     """A function that runs settings and scores the last x and y of each run."""
 
-    def __init__(self, spec: RunSpec, score: Score, width: int) -> None:
+    def __init__(self, run: Run, score: Score, width: int) -> None:
         """Prepare the runs.
 
         Args:
-            spec: specification with one of the settings, from which all others differ
-                in numbers only, and with the rounds of a full run.
+            run: full run with one of the settings, from which all others differ in
+                numbers only.
             score: score of the last x and y of a run.
             width: number of runs of one program; 0 to run each on the engine.
         """
         self.width = width
-        self._spec, self._score = spec, score
+        self._full, self._score = run, score
         self._diverged = divergence_check(
-            spec.problem, spec.devices, spec.x, spec.y, spec.weights
+            run.problem, run.devices, run.x, run.y, run.weights
         )
         self._run_to_end: Callable[..., Points] | None = None
         if width:
-            every_upload = spec.limits == NO_LIMITS
-            self._run_to_end = final_points(spec, every_upload)
+            every_upload = run.limits == NO_LIMITS
+            self._run_to_end = final_points(run, every_upload)
 
     def __call__(
         self, runs: Sequence[tuple[FederatedAlgorithm, int]], rounds: int
@@ -107,12 +107,12 @@ class Scorer:
         return [self._finite_score(*points.of(index)) for index in range(len(runs))]
 
     def _run(self, algorithm: FederatedAlgorithm, seed: int, rounds: int) -> float:
-        spec = self._spec._replace(algorithm=algorithm, seed=seed, rounds=rounds)
+        run = replace(self._full, algorithm=algorithm, seed=seed, rounds=rounds)
         try:
-            *_, last = rounds_of(spec)
+            *_, last = run
         except ArithmeticError:
             return inf
-        if last.exclusions.excluded and spec.limits == NO_LIMITS:
+        if last.exclusions.excluded and run.limits == NO_LIMITS:
             return inf
         return self._finite_score(last.x, last.y)
 

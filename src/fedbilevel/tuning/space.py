@@ -172,7 +172,7 @@ def search_space(
     if not settings:
         raise ValueError(
             f"{type(algorithm).__name__} has no rate that is a number, so there is no "
-            "setting to tune. Pass a Space with the settings to search."
+            "setting to tune. Pass the ranges to search as settings of tune."
         )
     return Space(algorithm, tuple(settings))
 

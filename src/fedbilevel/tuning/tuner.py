@@ -1,6 +1,7 @@
 """The function `tune`: successive halving with proposals of Optuna."""
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from types import MappingProxyType
@@ -10,18 +11,10 @@ import jax
 
 from fedbilevel.algorithms.protocol import FederatedAlgorithm
 from fedbilevel.algorithms.step_sizes import value_of
-from fedbilevel.algorithms.wrapper import find_layer
-from fedbilevel.data.devices import Devices
-from fedbilevel.data.weights import Weighting
 from fedbilevel.engines.checks import check_rounds
 from fedbilevel.engines.fingerprint import describe
-from fedbilevel.engines.limits import NO_LIMITS, Limits
-from fedbilevel.engines.participation import FullParticipation, Participation
-from fedbilevel.engines.preparation import RunSpec, configuration_of, prepare
-from fedbilevel.engines.protocol import Engine
-from fedbilevel.engines.simulation import Simulation
+from fedbilevel.engines.run import Run, configuration_of, prepare
 from fedbilevel.mathematics.arrays import on_host
-from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 from fedbilevel.mathematics.settings import Role
 from fedbilevel.metrics.suggestion import batch_curvature
 from fedbilevel.plurals import count_noun, there_are
@@ -39,7 +32,7 @@ from fedbilevel.tuning.scoring import (
     runs_side_by_side,
     upper_loss_of,
 )
-from fedbilevel.tuning.space import Space, search_space
+from fedbilevel.tuning.space import Setting, Space, search_space
 from fedbilevel.tuning.study import Study, Trial, opened, overall
 
 TRIALS = 120
@@ -103,25 +96,16 @@ class TuningProgress(NamedTuple):
 
 
 def tune(
-    problem: BilevelProblem,
-    algorithm: FederatedAlgorithm | Space,
-    devices: Devices,
-    x: Upper,
-    y: Lower,
+    run: Run,
     *,
-    rounds: int,
+    settings: Sequence[Setting] | None = None,
     trials: int = TRIALS,
     seeds: Sequence[int] = SEEDS,
-    seed: int = 0,
     score: Score | None = None,
     file: Path | str | None = None,
-    participation: Participation = FullParticipation(),
-    weights: Weighting = None,
-    limits: Limits = NO_LIMITS,
-    engine: Engine = Simulation(),
     report: Callable[[TuningProgress], object] = lambda progress: None,
 ) -> TuningResult:
-    """Search the settings of an algorithm, and return the best.
+    """Search the settings of a run's algorithm, and return the best.
 
     Settings differ in numbers only, so all draw as many samples and send as many bytes
     in a round. In each generation, all settings run for a quarter of the rounds, the
@@ -144,17 +128,13 @@ def tune(
     another, rounding may differ.
 
     Args:
-        problem: the two losses.
-        algorithm: algorithm with the initial settings, whose most important settings
-            are searched (`search_space`); or a `Space` with custom settings and ranges.
-        devices: data of all devices.
-        x: initial upper variable.
-        y: initial lower variable.
-        rounds: number of rounds of a full run.
+        run: full run with the initial settings. Its seed is that of the proposals; its
+            engine is used if memory is too small for several runs in one program.
+        settings: settings to search and their ranges; by default the most important
+            (`search_space`).
         trials: number of settings. With three seeds, 120 settings cost as many rounds
             as about 150 full runs of 40 rounds or more, 240 of 20, or 360 of 10.
         seeds: seeds of the full runs of a setting.
-        seed: seed of the proposals.
         score: function of the last x and y of a run that is minimised; by default the
             upper loss on all upper examples of the devices. The search may overfit
             these examples: pass a score on examples of no device, if you have any.
@@ -164,11 +144,6 @@ def tune(
             trials. A file of another search raises an error: another problem,
             algorithm, range, start or score, or other data. A score is compared by its
             code and all that it refers to.
-        participation: function that selects the devices of each round.
-        weights: weights of the devices, as for `run`.
-        limits: limits on uploads.
-        engine: engine of single runs, used if memory is too small for several runs in
-            one program.
         report: function called with the progress after every batch of runs; an
             exception in it ends the search.
 
@@ -181,7 +156,7 @@ def tune(
     Example:
         >>> import jax.numpy as jnp, numpy as np
         >>> from fedbilevel import BilevelProblem, FedBiO, InMemoryDevices
-        >>> from fedbilevel import LocalExamples, tune
+        >>> from fedbilevel import LocalExamples, Run, tune
         >>> problem = BilevelProblem(
         ...     upper_loss=lambda x, y, batch: jnp.mean((y - batch) ** 2),
         ...     lower_loss=lambda x, y, batch: jnp.mean((y - x * batch) ** 2),
@@ -189,32 +164,20 @@ def tune(
         >>> ones = np.ones(1, np.float32)
         >>> devices = InMemoryDevices.sharing(LocalExamples(ones, ones), 4)
         >>> slow = FedBiO(1.0, upper_rate=0.01, lower_rate=0.1, adjoint_rate=0.1)
-        >>> result = tune(problem, slow, devices, 3.0, 3.0, rounds=30, trials=27)
+        >>> run = Run(problem, slow, devices, 3.0, 3.0, rounds=30)
+        >>> result = tune(run, trials=27)
         >>> result.start.score > 1.0, result.best.score < 0.1  # Φ(x) = (x − 1)²
         (True, True)
     """
-    _check(rounds, trials, seeds)
-    space = find_layer(algorithm, Space)
-    initial: Any = algorithm if space is None else space.algorithm
-    x, y = jax.tree.map(on_host, (x, y))
-    spec = RunSpec(
-        problem,
-        initial,
-        devices,
-        x,
-        y,
-        rounds,
-        participation=participation,
-        weights=weights,
-        engine=engine,
-        limits=limits,
-    )
+    _check(run.rounds, trials, seeds)
+    x, y = jax.tree.map(on_host, (run.x, run.y))
+    run = replace(run, x=x, y=y)
     steps = tuning(
-        spec,
-        space or space_for(spec),
+        run,
+        space_for(run) if settings is None else Space(run.algorithm, tuple(settings)),
         trials,
         tuple(seeds),
-        seed,
+        run.seed,
         score,
         None if file is None else Path(file),
         about={"score": describe(score)},
@@ -226,24 +189,24 @@ def tune(
     raise AssertionError("a search ends with its result")
 
 
-def space_for(spec: RunSpec) -> Space:
+def space_for(run: Run) -> Space:
     """Return the search space of an algorithm, scaled by a measured curvature."""
     curvature = batch_curvature(
-        spec.problem,
-        spec.devices,
-        spec.x,
-        spec.y,
-        batch_size=value_of(spec.algorithm, Role.BATCH_SIZE, 16),
-        rounds=spec.rounds,
-        weights=spec.weights,
-        engine=spec.engine,
+        run.problem,
+        run.devices,
+        run.x,
+        run.y,
+        batch_size=value_of(run.algorithm, Role.BATCH_SIZE, 16),
+        rounds=run.rounds,
+        weights=run.weights,
+        engine=run.engine,
     )
-    steps = spec.rounds * value_of(spec.algorithm, Role.LOCAL_STEPS, 1)
-    return search_space(spec.algorithm, curvature=curvature, steps=steps)
+    steps = run.rounds * value_of(run.algorithm, Role.LOCAL_STEPS, 1)
+    return search_space(run.algorithm, curvature=curvature, steps=steps)
 
 
 def tuning(
-    spec: RunSpec,
+    run: Run,
     space: Space,
     trials: int,
     seeds: tuple[int, ...],
@@ -257,7 +220,7 @@ def tuning(
     If the caller stops iterating, the search can be resumed.
 
     Args:
-        spec: specification of the runs.
+        run: full run of any of the settings.
         space: settings to search.
         trials: number of settings.
         seeds: seeds of the full runs of each setting.
@@ -266,30 +229,30 @@ def tuning(
         file: journal of Optuna; in memory by default.
         about: plain values that must be equal when the search is resumed.
     """
-    spec = spec._replace(algorithm=space.algorithm, seed=0)
-    width = runs_side_by_side(spec, WIDTH * len(seeds))
+    run = replace(run, algorithm=space.algorithm, seed=0)
+    width = runs_side_by_side(run, WIDTH * len(seeds))
     with opened(file, space, seed) as study:
         if file is not None:
             description = {
                 "seeds": list(seeds),
                 "proposal_seed": seed,
                 **about,
-                **_about(spec, space),
+                **_about(run, space),
             }
             study.require_same(description, file)
-        scorer = Scorer(spec, score or upper_loss_of(spec), width)
+        scorer = Scorer(run, score or upper_loss_of(run), width)
         sizes = generations_of(trials, generation_size(trials), study.sizes())
-        work = [work_of(spec.rounds, size, len(seeds)) for size in sizes]
+        work = [work_of(run.rounds, size, len(seeds)) for size in sizes]
         for generation, count in enumerate(sizes):
             before = sum(work[:generation])
             for rung, done in _generation(
-                study, scorer, space, spec.rounds, seeds, generation, count
+                study, scorer, space, run.rounds, seeds, generation, count
             ):
                 known = tuple(study.trials())
                 yield TuningProgress(
                     generation, len(sizes), rung, before + done, sum(work), known
                 )
-        yield _result(study, space, spec.rounds, seeds)
+        yield _result(study, space, run.rounds, seeds)
 
 
 def _generation(
@@ -352,7 +315,7 @@ def _result(
         raise ArithmeticError(
             f"All {count_noun(len(trials), 'setting')} diverged. The smallest values "
             f"were {smallest}. Use DebugSimulation to find the first value that is not "
-            "finite, or search smaller values in a custom Space."
+            "finite, or pass settings with smaller ranges."
         )
     # min returns the first of equal scores, so the initial setting wins a tie.
     best = min(full, key=lambda trial: trial.score)
@@ -360,10 +323,10 @@ def _result(
     return TuningResult(algorithm, best, trials[0], trials, study.importances(), seeds)
 
 
-def _about(spec: RunSpec, space: Space) -> dict[str, Any]:
+def _about(run: Run, space: Space) -> dict[str, Any]:
     return {
-        **configuration_of(prepare(spec)),
-        "rounds": spec.rounds,
+        **configuration_of(run, prepare(run)),
+        "rounds": run.rounds,
         "settings": {
             setting.name: {
                 part: _round(value)

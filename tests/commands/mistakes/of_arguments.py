@@ -28,6 +28,13 @@ MISTAKES = (
         "Did you mean --rounds? See fedbilevel run a.toml --help.",
     ),
     typed(
+        "the option of another command",
+        "plan runs/a --epsilon 2",
+        "is not an option of fedbilevel plan",
+        "--epsilon",
+        "give: fedbilevel noise FILE --epsilon FLOAT.",
+    ),
+    typed(
         "an option as text",
         "run a.toml --rounds many",
         "is 'many'",

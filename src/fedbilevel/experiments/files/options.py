@@ -100,7 +100,16 @@ def add_option(group: Any, option: Option) -> argparse.Action:
     kinds = [kind for kind in get_args(option.hint) if kind is not NoneType]
     kind = kinds[0] if len(kinds) == 1 else option.hint
     if get_origin(kind) is tuple:
-        kind, settings["nargs"] = get_args(kind)[0], "+"
+        types = [part for part in get_args(kind) if part is not Ellipsis]
+        if len(set(types)) > 1:
+            parsers = [PARSERS.get(part, PARSERS[object]) for part in types]
+            metavars, settings["const"] = zip(*parsers, strict=True)
+            settings |= {"nargs": len(types), "metavar": metavars}
+            action = group.add_argument(option.flag, action=_Values, **settings)
+            return action
+        # None removes an optional list; no value empties any other.
+        kind, is_optional = types[0], NoneType in get_args(option.hint)
+        settings["nargs"] = "+" if is_optional else "*"
     settings["metavar"], parse = PARSERS.get(kind, PARSERS[object])
     if get_origin(kind) is Literal:
         settings |= {"metavar": None, "choices": get_args(kind)}
@@ -117,6 +126,20 @@ class _Switch(argparse.Action):
         self, parser: Any, namespace: Any, values: Any, name: str | None = None
     ) -> None:
         setattr(namespace, self.dest, name == self.option_strings[0])
+
+
+class _Values(argparse.Action):
+    """An option with values of several types, whose parsers are its `const`."""
+
+    def __call__(
+        self, parser: Any, namespace: Any, values: Any, name: str | None = None
+    ) -> None:
+        parts = [
+            argparse.Action(self.option_strings, self.dest, type=parse)
+            for parse in self.const
+        ]
+        parsed = list(map(parser._get_value, parts, values))
+        setattr(namespace, self.dest, parsed)
 
 
 def _or_none(parse: Callable[[str], Any]) -> Callable[[str], Any]:
