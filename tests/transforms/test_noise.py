@@ -543,7 +543,8 @@ def test_a_resumed_federation_counts_repeated_noise(tmp_path):
 
     first, enrolled = engine()
     inputs = noisy.PROBLEM, algorithm, enrolled, *noisy.START
-    rounds = Run(*inputs, rounds=5, engine=first).start(checkpoints)
+    whole = Run(*inputs, rounds=5, engine=first)
+    rounds = whole.start(checkpoints, progress=True)
     while next(rounds).number < 2:
         pass
     # A run that is killed does not write a checkpoint of its last round.

@@ -161,7 +161,8 @@ class Run:
         _warn_other_length(self.algorithm, self.rounds)
         prepared = with_noise_secret(prepared, store)
         first = Progress(0, prepared.state, Costs(), ())
-        return _selected(iterate(prepared, first, store, every), every, progress)
+        rounds = iterate(prepared, first, store, every)
+        return rounds if progress else _selected(rounds, every)
 
     def resume(
         self, checkpoints: Checkpoints, every: int = 1, *, progress: bool = False
@@ -202,7 +203,8 @@ class Run:
             last = _saved_round(newest, prepared)._replace(is_last=True)
             return (each for each in [last])
         prepared = with_noise_secret(prepared, store, resumed=newest)
-        return _selected(iterate(prepared, newest, store, every), every, progress)
+        rounds = iterate(prepared, newest, store, every)
+        return rounds if progress else _selected(rounds, every)
 
     def best_round(self, checkpoints: Checkpoints) -> Round:
         """Return the round of the checkpoint with the smallest value of `best`.
@@ -515,12 +517,12 @@ def _saved_round(progress: Progress, prepared: Prepared) -> Round:
 
 
 def _selected(
-    rounds: Generator[Round, None, None], every: int, progress: bool
+    rounds: Generator[Round, None, None], every: int
 ) -> Generator[Round, None, None]:
-    """Yield every n-th round and the last, or all for progress."""
+    """Yield every n-th round and the last."""
     with closing(rounds):
         for result in rounds:
-            if progress or (result.number + 1) % every == 0 or result.is_last:
+            if (result.number + 1) % every == 0 or result.is_last:
                 yield result
 
 
