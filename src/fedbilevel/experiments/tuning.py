@@ -8,6 +8,8 @@ from math import inf, isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fedbilevel.algorithms.server_optimiser import WithServerOptimiser
+from fedbilevel.algorithms.wrapper import find_layer, innermost
 from fedbilevel.atomic_write import atomic_replace, atomic_write
 from fedbilevel.engines.costs import Costs
 from fedbilevel.experiments.differences import differences, format_differences
@@ -159,18 +161,13 @@ def with_algorithm(experiment: Experiment, algorithm: Any) -> Experiment:
         >>> with_algorithm(experiment, FedBiO(0.3)).algorithm.learning_rate
         0.3
     """
-    if experiment.transforms.all:
-        algorithm = algorithm.algorithm
+    inner = innermost(algorithm)
     if experiment.auto is not None:
-        auto = replace(experiment.auto, upper_rate=algorithm.upper_rate)
+        auto = replace(experiment.auto, upper_rate=inner.upper_rate)
         return replace(experiment, algorithm=auto)
-    if experiment.server_optimiser is not None:
-        return replace(
-            experiment,
-            algorithm=algorithm.algorithm,
-            server_optimiser=algorithm.server_optimiser,
-        )
-    return replace(experiment, algorithm=algorithm)
+    optimised = find_layer(algorithm, WithServerOptimiser)
+    optimiser = None if optimised is None else optimised.server_optimiser
+    return replace(experiment, algorithm=inner, server_optimiser=optimiser)
 
 
 def keep_start(experiment: Experiment, directory: Path) -> None:

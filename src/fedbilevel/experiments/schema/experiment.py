@@ -7,6 +7,7 @@ from typing import Any, TypeAlias, cast
 from fedbilevel.algorithms.optional import Conflict, conflict_of
 from fedbilevel.algorithms.protocol import FederatedAlgorithm
 from fedbilevel.algorithms.server_optimiser import with_server_optimiser
+from fedbilevel.algorithms.whole_batches import with_whole_batches
 from fedbilevel.algorithms.wrapper import find_layer
 from fedbilevel.engines.limits import Limits
 from fedbilevel.engines.simulation import Simulation
@@ -52,6 +53,8 @@ class Experiment:
         server_optimiser: optax optimiser of the upper variable on the server, such as
             {name = "adam", learning_rate = 0.01}; None to set the upper variable to
             the mean of the uploads.
+        whole_batches: whether each batch is all examples of the device; the batch size
+            then has no effect.
         transforms: limits, privacy, codes and robust means of messages.
         rounds: number of rounds.
         seed: seed of every random choice of the run; a run that reports an ε draws from
@@ -81,6 +84,7 @@ class Experiment:
     partition: Partition = field(default_factory=Partition)
     engine: EngineChoice = field(default_factory=Simulation)
     server_optimiser: OptaxOptimiser | None = None
+    whole_batches: bool = False
     transforms: TransformSettings = field(default_factory=TransformSettings)
     rounds: Count = 100
     seed: Seed = 0
@@ -170,13 +174,15 @@ class Experiment:
 
     @property
     def inner_algorithm(self) -> Any:
-        """The algorithm without its server optimiser."""
+        """The algorithm without wrappers."""
         return self.algorithm if self.auto is None else self.auto.over(self.rounds)
 
     @property
     def federated_algorithm(self) -> FederatedAlgorithm:
         """The algorithm with server optimiser and transforms, as `run` takes it."""
         algorithm = cast(FederatedAlgorithm, self.inner_algorithm)
+        if self.whole_batches:
+            algorithm = with_whole_batches(algorithm)
         if self.server_optimiser is not None:
             algorithm = with_server_optimiser(algorithm, self.server_optimiser)
         transforms = self.transforms.all

@@ -21,6 +21,7 @@ import fedbilevel
 import fedbilevel.problems
 from fedbilevel.algorithms.auto_fedbio import AutoFedBiO
 from fedbilevel.algorithms.server_optimiser import WithServerOptimiser
+from fedbilevel.algorithms.whole_batches import WithWholeBatches
 from fedbilevel.engines.debug import DebugSimulation
 from fedbilevel.engines.simulation import Simulation
 from fedbilevel.experiments.schema.auto import Auto
@@ -35,8 +36,8 @@ REQUIRED_METHODS = {
     "problem": (("build",), ("task",)),
 }
 """Methods that a type of each table must have: one of the alternatives."""
-UNLISTED = (AutoFedBiO, WithServerOptimiser)
-"""Algorithms that a file selects by "auto" and by `server_optimiser` instead."""
+UNLISTED = (AutoFedBiO, WithServerOptimiser, WithWholeBatches)
+"""Algorithms that a file selects by "auto" and by keys beside `algorithm` instead."""
 
 
 class UnknownNameError(ValueError):
