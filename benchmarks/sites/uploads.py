@@ -1,0 +1,149 @@
+"""Contenders that weight the sites' uploaded models: FedCE and FedLAW."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from benchmarks.sites.results import Result, finish
+from benchmarks.sites.tasks import SitesTask
+from benchmarks.sites.training import (
+    STEPS,
+    Network,
+    example_weights,
+    fit,
+    losses_of,
+    network_of,
+    rows_of,
+    site_losses,
+    sizes_of,
+    trusted_losses,
+    trusted_of,
+)
+
+LOCAL_STEPS = 5
+ROUNDS = 30
+"""Exchanges of a contender of this module."""
+
+
+def _uploads(task: SitesTask, y: Float[Array, "size"]) -> Float[Array, "sites size"]:
+    """Return the models of all sites after local steps from a common model."""
+    count = len(task.sites)
+    start = jnp.tile(y[None], (count, 1))
+    weights = example_weights(task, np.eye(count))
+    return fit(task, rows_of(task), weights, start=start, steps=LOCAL_STEPS)
+
+
+def fedce(task: SitesTask, seed: int) -> Result:
+    """FedCE (Jiang et al., 2023): contributions by leaving out each site's update.
+
+    A site's contribution is the product of 1 − the cosine between its update and that
+    of the other sites, and the loss on its examples of the model without its update. It
+    raises the weights of unusual sites, which FedCE takes for fairness.
+    """
+    count = len(task.sites)
+    weights = sizes_of(task) / sizes_of(task).sum()
+    first = weights
+    total = np.zeros(count)
+    y = network_of(task).start(task.seed)
+    for _ in range(ROUNDS):
+        updates = np.asarray(_uploads(task, y) - y[None], float)
+        mean = weights @ updates
+        others = (mean[None] - weights[:, None] * updates) / (1 - weights)[:, None]
+        lengths = np.linalg.norm(updates, axis=1) * np.linalg.norm(others, axis=1)
+        cosines = np.sum(updates * others, axis=1) / (lengths + 1e-12)
+        left = jnp.asarray(others, jnp.float32) + y[None]
+        errors = np.diag(site_losses(task, left))
+        # The sum over rounds steadies the weights, as in the published program.
+        parts = (1 - cosines + 1e-3) * errors
+        total += parts / parts.sum()
+        y = y + jnp.asarray(mean, jnp.float32)
+        weights = 0.5 * first + 0.5 * total / total.sum()
+        weights = weights / weights.sum()
+    return finish(task, y, scores=total, exchanges=2 * ROUNDS)
+
+
+@partial(jax.jit, static_argnames=("network", "steps"))
+def _learn_weights(
+    network: Network,
+    steps: int,
+    shrinks: Array,
+    features: Array,
+    targets: Array,
+    models: Array,
+    start: Array,
+) -> tuple[Array, Array]:
+    """Return γ and the logits of weights that minimise the trusted loss, by Adam."""
+
+    def value(point: tuple[Array, Array]) -> Array:
+        y = _merge(point, models)
+        return jnp.mean(losses_of(network, y[None], features, targets[None]))
+
+    def step(carry: tuple[Array, ...], number: Array) -> tuple[tuple[Array, ...], None]:
+        gamma, logits, *moments = carry
+        slopes = jax.grad(value)((gamma, logits))
+        moved = []
+        for point, slope, first, second, rate in zip(
+            (gamma, logits),
+            slopes,
+            moments[::2],
+            moments[1::2],
+            (shrinks, 0.1),
+            strict=True,
+        ):
+            first = 0.9 * first + 0.1 * slope
+            second = 0.99 * second + 0.01 * slope**2
+            scale = (1 - 0.9 ** (number + 1)) / jnp.sqrt(1 - 0.99 ** (number + 1))
+            change = rate / scale * first / (jnp.sqrt(second) + 1e-8)
+            moved.append((point - change, first, second))
+        (gamma, *one), (logits, *two) = moved
+        return (gamma, logits, *one, *two), None
+
+    gamma = jnp.ones((), jnp.float32)
+    zeros = jnp.zeros_like(gamma), jnp.zeros_like(gamma)
+    carry = (gamma, start, *zeros, jnp.zeros_like(start), jnp.zeros_like(start))
+    numbers = jnp.arange(steps, dtype=jnp.float32)
+    (gamma, logits, *_), _ = jax.lax.scan(step, carry, numbers)
+    return gamma, logits
+
+
+def _merge(point: tuple[Array, Array], models: Array) -> Array:
+    gamma, logits = point
+    return gamma * (jax.nn.softmax(logits) @ models)
+
+
+def fedlaw(task: SitesTask, seed: int) -> Result:
+    """FedLAW (Li et al., 2023): γ and weights of uploads, learned on trusted examples.
+
+    The setting is the rate of γ; at 0 the weights are learned alone.
+    """
+    trusted, network = trusted_of(task), network_of(task)
+    runs = []
+    settings = 0.0, 0.01
+    for shrinks in settings:
+        y = network.start(task.seed)
+        logits = jnp.asarray(np.log(sizes_of(task)), jnp.float32)
+        for _ in range(ROUNDS):
+            models = _uploads(task, y)
+            gamma, logits = _learn_weights(
+                network,
+                STEPS,
+                jnp.float32(shrinks),
+                trusted.features,
+                trusted.targets,
+                models,
+                logits,
+            )
+            y = _merge((gamma, logits), models)
+        runs.append((y, -logits))
+    best = int(np.argmin(trusted_losses(task, jnp.stack([y for y, _ in runs]))))
+    y, scores = runs[best]
+    return finish(
+        task,
+        y,
+        scores=scores,
+        exchanges=ROUNDS * len(runs),
+        setting=f"rate of γ={settings[best]:g}",
+    )
