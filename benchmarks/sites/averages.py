@@ -86,7 +86,7 @@ def _aggregate(
     """Return the model after steps along a mean of gradients, and the last scores."""
     penalty = jnp.full(len(each), RIDGE, jnp.float32)
     # The mean may be the gradient of any site.
-    bound = jnp.max(curvature(features, each, penalty))[None]
+    bound = jnp.max(curvature(network, features, each, penalty))[None]
 
     def step(state: State, number: Array) -> tuple[State, Array]:
         def value(y: Array, weights: Array) -> Array:
@@ -225,7 +225,9 @@ def _reweighted(
     """Return models whose sites are weighted anew in every step, and the weights."""
     count = len(rates)
     penalty = jnp.full(len(each), RIDGE, jnp.float32)
-    bound = jnp.broadcast_to(jnp.max(curvature(features, each, penalty)), (count,))
+    bound = jnp.broadcast_to(
+        jnp.max(curvature(network, features, each, penalty)), (count,)
+    )
 
     def step(carry: tuple[State, Array], number: Array) -> tuple[Any, None]:
         state, weights = carry

@@ -19,11 +19,12 @@ SIMPLE: dict[str, Contender] = {
     "leave-one-out weights": selection.leave_one_out,
     "greedy selection": selection.greedy,
     "best m by trusted model's loss": selection.best_by_trusted_model,
+    "best m, classes balanced": selection.best_balanced,
     "weights by trusted model's loss": selection.trusted_model_weights,
     "FedCE": uploads.fedce,
     "FedLAW": uploads.fedlaw,
     "forward correction (GLC)": relabelling.forward_correction,
-    "label maps by counting": relabelling.counted_maps,
+    "label maps by EM": relabelling.label_maps,
     "label posterior by EM": relabelling.label_posterior,
 }
 """Everything but the library's own methods."""

@@ -18,13 +18,13 @@ from jaxtyping import Array, Float
 from benchmarks.sites.averages import average
 from benchmarks.sites.results import Result, exchanges_of_trusted, finish
 from benchmarks.sites.tasks import SitesTask
-from benchmarks.sites.training import STEPS, Loss, chances, fit, rows_of, trusted_of
+from benchmarks.sites.training import STEPS, chances, fit, rows_of, trusted_of
 from benchmarks.sites.trusted import FOLDS, Tuned, fold_weights, trusted_model, tune
 
-WARM_STEPS = 50
+WARM_STEPS = 30
 """Exchanges of a training that starts at the last model."""
-PRIOR = 1.0
-"""Examples of each class that are counted as labelled rightly."""
+ESTIMATES = 20
+"""Iterations of EM for the confusion matrices, at the sites."""
 
 
 class Pipeline(NamedTuple):
@@ -33,138 +33,156 @@ class Pipeline(NamedTuple):
     Attributes:
         posterior: whether an example's classes depend on its features too, as in
             Dawid and Skene's model; otherwise on its site and label only.
+        prior: number of examples of each class that count as labelled rightly.
         balanced: whether classes are weighted by their trusted shares.
-        rounds: number of trainings; each counts by the last model.
     """
 
     posterior: bool
+    prior: float
     balanced: bool
-    rounds: int
-
-    def __str__(self) -> str:
-        balance = "balanced" if self.balanced else "unbalanced"
-        return f"{balance}, rounds={self.rounds}"
 
 
-class Counts(NamedTuple):
-    """Confusion matrices of all sites, for each fold.
+class Corrected(NamedTuple):
+    """Models of a pipeline after some rounds.
 
     Attributes:
-        joint: predicted class × label: sums of predicted chances.
+        y: models without one fold of the trusted examples each; the last has all.
+        tuned: the fine-tuned models.
+        joint: confusion matrices of all sites, class × label.
+        setting: description of the setting.
+        exchanges: exchanges until then.
     """
 
+    y: Float[Array, "f size"]
+    tuned: Tuned
     joint: Float[Array, "f sites classes classes"]
-
-    @property
-    def by_label(self) -> Float[Array, "f sites classes classes"]:
-        """Chance of a class given the label."""
-        return self.joint / jnp.sum(self.joint, axis=2, keepdims=True)
-
-    @property
-    def by_class(self) -> Float[Array, "f sites classes classes"]:
-        """Chance of a label given the class."""
-        return self.joint / jnp.sum(self.joint, axis=3, keepdims=True)
+    setting: str
+    exchanges: int
 
 
-@partial(jax.jit, static_argnames="sites")
-def _count(sites: int, predicted: Array, labels: Array, site: Array) -> Counts:
-    classes = predicted.shape[2]
-    cell = site * classes + labels
-    sums = jax.vmap(
-        lambda p: jax.ops.segment_sum(p, cell, num_segments=sites * classes)
-    )(predicted)
-    joint = jnp.swapaxes(sums.reshape(-1, sites, classes, classes), 2, 3)
-    prior = PRIOR * jnp.eye(classes, dtype=joint.dtype) + 0.01
-    return Counts(joint + prior[None, None])
-
-
-@partial(jax.jit, static_argnames=("posterior", "balanced"))
-def _targets(
-    posterior: bool,
-    balanced: bool,
-    counts: Counts,
+@partial(jax.jit, static_argnames=("sites", "estimates"))
+def _classes(
+    sites: int,
+    estimates: int,
     predicted: Array,
     labels: Array,
     site: Array,
-    prior: Float[Array, "f classes"],
-) -> Float[Array, "f rows classes"]:
-    """Return soft labels, weighted by class if balanced."""
-    if posterior:
-        likelihood = jnp.swapaxes(counts.by_class, 2, 3)[:, site, labels]
-        parts = predicted * likelihood
-        soft = parts / jnp.sum(parts, axis=2, keepdims=True)
-    else:
-        soft = jnp.swapaxes(counts.by_label, 2, 3)[:, site, labels]
-    if not balanced:
-        return soft
-    present = jnp.mean(soft, axis=1)
-    return soft * (prior / (present + 1e-3))[:, None]
+    shares: Float[Array, "f classes"],
+    prior: Array,
+) -> tuple[Array, Array, Array]:
+    """Return confusion matrices, and the classes of all rows by two rules.
+
+    The trusted model's mistakes would count as those of the site. So the shares of the
+    classes among a site's examples of a label are estimated by EM, with the prediction
+    divided by the class's share as likelihood (Saerens et al., 2002).
+
+    Returns:
+        The confusion matrices, class × label; chances of classes given site and label;
+        chances of classes given site, label and features.
+    """
+    classes = predicted.shape[2]
+    cell = site * classes + labels
+    identity = jnp.tile(jnp.eye(classes, dtype=predicted.dtype), (sites, 1))
+    pseudo = (prior * identity + 0.01)[None]
+    ratio = predicted / shares[:, None]
+
+    def count(soft: Array) -> Array:
+        cells = sites * classes
+        total = partial(jax.ops.segment_sum, segment_ids=cell, num_segments=cells)
+        return jax.vmap(total)(soft) + pseudo
+
+    def normalise(soft: Array) -> Array:
+        return soft / jnp.sum(soft, axis=2, keepdims=True)
+
+    def estimate(_: int, sums: Array) -> Array:
+        return count(normalise(ratio * normalise(sums)[:, cell]))
+
+    sums = jax.lax.fori_loop(0, estimates, estimate, count(predicted))
+    maps = normalise(sums)[:, cell]
+    joint = jnp.swapaxes(sums.reshape(-1, sites, classes, classes), 2, 3)
+    return joint, maps, normalise(ratio * maps)
+
+
+def _estimate(
+    task: SitesTask, y: Array, prior: float, estimates: int = ESTIMATES
+) -> tuple[Array, Array, Array]:
+    rows = rows_of(task)
+    return _classes(
+        len(task.sites),
+        estimates,
+        chances(task, y, rows.features),
+        jnp.asarray(rows.labels),
+        jnp.asarray(rows.site),
+        _trusted_shares(task),
+        jnp.float32(prior),
+    )
 
 
 def _trusted_shares(task: SitesTask) -> Float[Array, "f classes"]:
     used, targets = fold_weights(task)[0], trusted_of(task).targets
-    size = len(trusted_of(task).labels)
-    counts = used @ targets * size + 1
+    counts = used @ targets * len(targets) + 1
     return counts / jnp.sum(counts, axis=1, keepdims=True)
 
 
-def _run(task: SitesTask, setting: Pipeline) -> tuple[Array, Tuned, Counts]:
-    """Return models of all folds, the fine-tuned ones, and the confusion matrices."""
+def _run(
+    task: SitesTask, setting: Pipeline, rounds: tuple[int, ...]
+) -> list[Corrected]:
+    """Return the models after some numbers of rounds of correction and training."""
     rows, folds = rows_of(task), FOLDS + 1
-    labels, site = jnp.asarray(rows.labels), jnp.asarray(rows.site)
-    equal = jnp.full((folds, len(labels)), 1 / len(labels), jnp.float32)
-    y = trusted_model(task).y
-    first = None
-    for number in range(setting.rounds):
-        predicted = chances(task, y, rows.features)
-        counts = _count(len(task.sites), predicted, labels, site)
-        first = first or counts
-        targets = _targets(
-            setting.posterior,
-            setting.balanced,
-            counts,
-            predicted,
-            labels,
-            site,
-            _trusted_shares(task),
-        )
-        steps = STEPS if number == 0 else WARM_STEPS
-        start = None if number == 0 else y
-        y = fit(task, rows, equal, targets=targets, start=start, steps=steps)
-    return y, tune(task, y), counts
+    equal = jnp.full((folds, len(rows.labels)), 1 / len(rows.labels), jnp.float32)
+    better = trusted_model(task).y
+    y, results, exchanges = None, [], 0
+    for number in range(1, max(rounds) + 1):
+        joint, maps, posterior = _estimate(task, better, setting.prior)
+        targets = posterior if setting.posterior else maps
+        if setting.balanced:
+            present = jnp.mean(targets, axis=1) + 1e-3
+            targets = targets * (_trusted_shares(task) / present)[:, None]
+        steps = STEPS if y is None else WARM_STEPS
+        y = fit(task, rows, equal, targets=targets, start=y, steps=steps)
+        tuned = tune(task, y)
+        better = tuned.y
+        exchanges += folds * (steps + exchanges_of_trusted(task))
+        if number in rounds:
+            name = f"prior={setting.prior:g} rounds={number} μ={tuned.penalty:.2g}"
+            name += " balanced" if setting.balanced else ""
+            results.append(Corrected(y, tuned, joint, name, exchanges))
+    return results
 
 
-def _suspicion(counts: Counts) -> np.ndarray:
-    """Return the share of labels that differ from the predicted class, by site."""
-    joint = np.asarray(counts.joint[-1], float)
-    return np.asarray(1 - np.trace(joint, axis1=1, axis2=2) / joint.sum(axis=(1, 2)))
+def _suspicion(joint: Array) -> np.ndarray:
+    """Return the share of labels that differ from the estimated class, by site."""
+    last = np.asarray(joint[-1], float)
+    return np.asarray(1 - np.trace(last, axis1=1, axis2=2) / last.sum(axis=(1, 2)))
 
 
-def _correct(task: SitesTask, posterior: bool, rounds: tuple[int, ...]) -> Result:
+def _correct(
+    task: SitesTask, settings: list[Pipeline], rounds: tuple[int, ...]
+) -> Result:
     """Return the setting that is best by cross-validation after fine-tuning."""
-    settings = [Pipeline(posterior, b, r) for b, r in product((False, True), rounds)]
-    runs = [_run(task, setting) for setting in settings]
-    best = int(np.argmin([tuned.loss for _, tuned, _ in runs]))
-    y, tuned, counts = runs[best]
-    each = sum(STEPS + WARM_STEPS * (s.rounds - 1) for s in settings)
+    runs = [_run(task, setting, rounds) for setting in settings]
+    best = min((c for run in runs for c in run), key=lambda c: c.tuned.loss)
     return finish(
         task,
-        y[-1],
-        scores=_suspicion(counts),
-        exchanges=(FOLDS + 1) * each + exchanges_of_trusted(task),
-        setting=f"{settings[best]}, μ={tuned.penalty:.2g}",
-        tuned=tuned.y[-1],
+        best.y[-1],
+        scores=_suspicion(best.joint),
+        exchanges=sum(run[-1].exchanges for run in runs),
+        setting=best.setting,
+        tuned=best.tuned.y[-1],
     )
 
 
-def counted_maps(task: SitesTask, seed: int) -> Result:
-    """A label map by site: each label is read as the classes predicted for it."""
-    return _correct(task, posterior=False, rounds=(1, 3))
+def label_maps(task: SitesTask, seed: int) -> Result:
+    """A label map by site: each label is read as the classes estimated for it."""
+    settings = [Pipeline(False, prior, False) for prior in (3.0, 10.0, 30.0)]
+    return _correct(task, settings, rounds=(1, 3))
 
 
 def label_posterior(task: SitesTask, seed: int) -> Result:
-    """Dawid and Skene with features: classes given label, site and features, by EM."""
-    return _correct(task, posterior=True, rounds=(1, 3, 10))
+    """Dawid and Skene with features: classes given site, label and features, by EM."""
+    options = product((10.0, 30.0, 100.0), (False, True))
+    settings = [Pipeline(True, prior, balanced) for prior, balanced in options]
+    return _correct(task, settings, rounds=(1, 3, 6))
 
 
 def forward_correction(task: SitesTask, seed: int) -> Result:
@@ -173,27 +191,27 @@ def forward_correction(task: SitesTask, seed: int) -> Result:
     The loss is −log of the chance of the site's label, Σ_c p_c(y) T_k[c, t].
     """
     rows, folds = rows_of(task), FOLDS + 1
-    labels, site = jnp.asarray(rows.labels), jnp.asarray(rows.site)
-    equal = jnp.full((folds, len(labels)), 1 / len(labels), jnp.float32)
-    predicted = chances(task, trusted_model(task).y, rows.features)
-    counts = _count(len(task.sites), predicted, labels, site)
-    likelihood = jnp.swapaxes(counts.by_class, 2, 3)[:, site, labels]
+    equal = jnp.full((folds, len(rows.labels)), 1 / len(rows.labels), jnp.float32)
     starts = {
         "from the trusted model": trusted_model(task).y,
         "from FedAvg": jnp.tile(average(task)[None], (folds, 1)),
     }
-    loss: Loss = "forward"
     runs = []
-    for start in starts.values():
-        y = fit(task, rows, equal, targets=likelihood, start=start, loss=loss)
-        runs.append((y, tune(task, y)))
-    best = int(np.argmin([tuned.loss for _, tuned in runs]))
-    y, tuned = runs[best]
+    for (name, start), estimates in product(starts.items(), (0, ESTIMATES)):
+        joint, _, _ = _estimate(task, trusted_model(task).y, 10.0, estimates)
+        by_class = joint / jnp.sum(joint, axis=3, keepdims=True)
+        likelihood = jnp.swapaxes(by_class, 2, 3)[:, rows.site, rows.labels]
+        y = fit(task, rows, equal, targets=likelihood, start=start, loss="forward")
+        tuned = tune(task, y)
+        setting = f"{name}, EM={estimates}, μ={tuned.penalty:.2g}"
+        runs.append(Corrected(y, tuned, joint, setting, STEPS * folds))
+    best = min(runs, key=lambda c: c.tuned.loss)
+    trusted = exchanges_of_trusted(task) * (1 + folds * len(runs))
     return finish(
         task,
-        y[-1],
-        scores=_suspicion(counts),
-        exchanges=STEPS * (1 + folds * len(runs)) + exchanges_of_trusted(task),
-        setting=f"{list(starts)[best]}, μ={tuned.penalty:.2g}",
-        tuned=tuned.y[-1],
+        best.y[-1],
+        scores=_suspicion(best.joint),
+        exchanges=STEPS + STEPS * folds * len(runs) + trusted,
+        setting=best.setting,
+        tuned=best.tuned.y[-1],
     )

@@ -11,10 +11,14 @@ from benchmarks.sites.results import Result, exchanges_of_trusted, finish
 from benchmarks.sites.tasks import SitesTask
 from benchmarks.sites.training import (
     STEPS,
+    example_weights,
+    fit,
+    rows_of,
     site_losses,
     sizes_of,
     train,
     trusted_losses,
+    trusted_of,
 )
 from benchmarks.sites.trusted import Tuned, fine_tune, trusted_model
 
@@ -129,9 +133,22 @@ def greedy(task: SitesTask, seed: int) -> Result:
     )
 
 
-def _tuned_choice(task: SitesTask, weights: np.ndarray, names: list[str]) -> Result:
+def _balanced(task: SitesTask, weights: np.ndarray) -> Array:
+    """Return weights of examples whose classes have their trusted shares."""
+    each = example_weights(task, weights)
+    targets = rows_of(task).targets
+    wanted = np.bincount(trusted_of(task).labels, minlength=task.classes) + 1.0
+    factors = jnp.asarray(wanted / wanted.sum(), jnp.float32) / (each @ targets + 1e-3)
+    balanced = each * (factors @ targets.T)
+    return balanced / jnp.sum(balanced, axis=1, keepdims=True)
+
+
+def _tuned_choice(
+    task: SitesTask, weights: np.ndarray, names: list[str], balanced: bool = False
+) -> Result:
     """Return the weighting whose fine-tuned model is best by cross-validation."""
-    models = train(task, weights)
+    each = _balanced(task, weights) if balanced else example_weights(task, weights)
+    models = fit(task, rows_of(task), each)
     choices: list[Tuned] = [fine_tune(task, y) for y in models]
     best = int(np.argmin([choice.loss for choice in choices]))
     first = int(np.argmin(trusted_losses(task, models)))
@@ -150,6 +167,13 @@ def best_by_trusted_model(task: SitesTask, seed: int) -> Result:
     """The best m sites by the trusted model's loss on their examples."""
     names = [f"m={m}" for m in _counts(task)]
     return _tuned_choice(task, _best_of(task, trust_losses(task)), names)
+
+
+def best_balanced(task: SitesTask, seed: int) -> Result:
+    """The best m sites by the trusted model's loss, with classes weighted equally."""
+    names = [f"m={m}" for m in _counts(task)]
+    weights = _best_of(task, trust_losses(task))
+    return _tuned_choice(task, weights, names, balanced=True)
 
 
 def trusted_model_weights(task: SitesTask, seed: int) -> Result:

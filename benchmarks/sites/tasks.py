@@ -24,6 +24,13 @@ Architecture = Literal["softmax", "network"]
 
 POOLED_SHARE = 0.1
 """The share of every occupation that no site of Adult has."""
+MEAN, DEVIATION = 0.286, 0.353
+"""Statistics of Fashion-MNIST's pixels, which many programs use.
+
+On pixels between 0 and 1, a hundred steps of softmax regression end far from the
+minimiser: an oracle had an accuracy of 0.70 instead of 0.75, and every method that only
+moves further looked better than it is.
+"""
 PLACES: dict[Place, int] = {"server": 0, "one": 1, "three": 3}
 """The number of sites that have trusted examples."""
 
@@ -181,7 +188,8 @@ def _source(name: Source) -> DataSet:
 
 def _small(table: LabelledData) -> LabelledData:
     pixels = table.features[:, : 28 * 28].reshape(-1, 7, 4, 7, 4).mean((2, 4))
-    return table._replace(features=pixels.reshape(-1, 7 * 7))
+    scaled = (pixels - MEAN) / DEVIATION
+    return table._replace(features=scaled.reshape(-1, 7 * 7).astype(np.float32))
 
 
 def _extend(table: LabelledData) -> LabelledData:
