@@ -165,14 +165,14 @@ def test_a_label_map_reads_the_next_class_as_the_class_before():
     assert (shares[~task.bad] < 0.15).all()
 
 
-def make_cell(accuracy: float) -> dict:
+def make_cell(accuracy):
     result = {
         "accuracy": accuracy,
         "log_loss": 1.0,
         "tuned_accuracy": None,
         "tuned_log_loss": None,
         "exchanges": 100,
-        "auc": None,
+        "scores": None,
         "seconds": 1.0,
     }
     tuned = {
@@ -180,9 +180,10 @@ def make_cell(accuracy: float) -> dict:
         "tuned_accuracy": accuracy + 0.1,
         "tuned_log_loss": 0.5,
         "tuned_exchanges": 200,
-        "auc": 1.0,
+        "scores": [1.0, 0.0],
     }
-    return {"a": result, "b": tuned, "missing": None}
+    results = {"a": result, "b": tuned, "missing": None}
+    return {"bad": [True, False], "results": results}
 
 
 def test_tables_have_rows_with_and_without_fine_tuning(tmp_path):

@@ -91,7 +91,8 @@ def _aggregate(
     def step(state: State, number: Array) -> tuple[State, Array]:
         def value(y: Array, weights: Array) -> Array:
             losses = losses_of(network, y[None], features, targets[None])[0]
-            return weights @ losses
+            mean: Array = weights @ losses
+            return mean
 
         y = state.ahead[0]
         gradients = jax.vmap(jax.grad(value), (None, 0))(y, each)
@@ -135,7 +136,8 @@ def _aggregated(task: SitesTask, rule: Rule, settings: dict[str, Any]) -> Result
 
 
 def _distances(gradients: Gradients, mean: Array) -> Array:
-    return jnp.linalg.norm(gradients - mean[None], axis=1)
+    lengths: Array = jnp.linalg.norm(gradients - mean[None], axis=1)
+    return lengths
 
 
 def _trim(setting: Any, gradients: Gradients, reference: Array) -> tuple[Array, Array]:

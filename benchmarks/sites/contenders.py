@@ -33,3 +33,12 @@ BILEVEL: dict[str, Contender] = {}
 BOUNDS: dict[str, Contender] = {ORACLE: averages.oracle}
 """What knows the good sites."""
 CONTENDERS = {**SIMPLE, **BILEVEL, **BOUNDS}
+QUICK = (
+    "FedAvg by size",
+    "trusted examples alone",
+    "geometric median",
+    "best m by trusted model's loss",
+    "label posterior by EM",
+    ORACLE,
+)
+"""Contenders of the small version."""

@@ -1,7 +1,7 @@
 """Measures of contenders over seeds, and their tables.
 
-A cell holds the results of one task and seed: for every contender the fields of
-`Result`, the AUC of its scores, and its seconds. A row of a table is a contender's
+A cell holds the results of one task and seed: which sites are bad, and for every
+contender the fields of `Result` and its seconds. A row of a table is a contender's
 model as it is, or fine-tuned on the trusted examples.
 """
 
@@ -26,8 +26,8 @@ HEADER = [
     "seconds",
 ]
 
-Cell = Mapping[str, Mapping[str, Any]]
-"""Results of a task and seed by contender."""
+Cell = Mapping[str, Any]
+"""The bad sites of a task and seed, and the results by contender."""
 
 
 class Row(NamedTuple):
@@ -72,8 +72,12 @@ def rows_of_cells(cells: Sequence[Cell]) -> dict[str, Row]:
     these are at the server, has no row.
     """
     rows: dict[str, Row] = {}
-    for name in cells[0]:
-        results = [cell[name] for cell in cells if cell.get(name)]
+    for name in cells[0]["results"]:
+        results = [
+            {**cell["results"][name], "bad": cell["bad"]}
+            for cell in cells
+            if cell["results"].get(name)
+        ]
         if len(results) < len(cells):
             continue
         for prefix, suffix in (("", ""), ("tuned_", TUNED)):
@@ -87,10 +91,12 @@ def _row(results: Sequence[Mapping[str, Any]], prefix: str) -> Row:
         values = (result[name] for result in results)
         return np.array([value for value in values if value is not None], float)
 
+    scores = ((result["scores"], result["bad"]) for result in results)
+    areas = [auc(s, np.asarray(bad, bool)) for s, bad in scores if s is not None]
     return Row(
         column(f"{prefix}accuracy"),
         column(f"{prefix}log_loss"),
-        column("auc"),
+        np.array([area for area in areas if area is not None], float),
         column(f"{prefix}exchanges"),
         column("seconds"),
     )

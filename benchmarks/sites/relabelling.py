@@ -107,7 +107,7 @@ def _estimate(
     task: SitesTask, y: Array, prior: float, estimates: int = ESTIMATES
 ) -> tuple[Array, Array, Array]:
     rows = rows_of(task)
-    return _classes(
+    result: tuple[Array, Array, Array] = _classes(
         len(task.sites),
         estimates,
         chances(task, y, rows.features),
@@ -116,6 +116,7 @@ def _estimate(
         _trusted_shares(task),
         jnp.float32(prior),
     )
+    return result
 
 
 def _trusted_shares(task: SitesTask) -> Float[Array, "f classes"]:

@@ -62,13 +62,20 @@ def finish(
     if tunes and tuned is None:
         choice = fine_tune(task, y)
         tuned, setting = choice.y[-1], f"{setting} μ={choice.penalty:.2g}".strip()
-    accuracy, loss = test_metrics(task, y)
-    after: tuple[float, float] | tuple[None, None] = (None, None)
-    if tuned is not None:
-        after = test_metrics(task, tuned)
+    accuracy, loss = metrics_on_test(task, y)
+    after = None if tuned is None else metrics_on_test(task, tuned)
     listed = None if scores is None else [float(s) for s in scores]
     total = exchanges + (exchanges_of_trusted(task) if tuned is not None else 0)
-    return Result(accuracy, loss, *after, listed, exchanges, total, setting)
+    return Result(
+        accuracy,
+        loss,
+        after and after[0],
+        after and after[1],
+        listed,
+        exchanges,
+        total,
+        setting,
+    )
 
 
 def exchanges_of_trusted(task: SitesTask) -> int:
@@ -79,7 +86,7 @@ def exchanges_of_trusted(task: SitesTask) -> int:
     return {0: 0, 1: 1}.get(len(task.holders), STEPS)
 
 
-def test_metrics(task: SitesTask, y: Float[Array, "size"]) -> tuple[float, float]:
+def metrics_on_test(task: SitesTask, y: Float[Array, "size"]) -> tuple[float, float]:
     """Return accuracy and loss on the test examples."""
     logs = jnp.log(chances(task, y[None], jnp.asarray(task.test.features))[0] + 1e-30)
     labels = task.test.labels

@@ -137,7 +137,8 @@ def losses_of(
 
     shared = targets.shape[0] == 1
     axes = (0, None) if shared else (0, 0)
-    return jax.vmap(losses, axes)(y, targets[0] if shared else targets)
+    each: Array = jax.vmap(losses, axes)(y, targets[0] if shared else targets)
+    return each
 
 
 class State(NamedTuple):
@@ -204,20 +205,22 @@ def curvature(
     start = jnp.ones((len(weights), features.shape[1]), features.dtype)
 
     def multiply(_: int, vector: Array) -> Array:
-        image = (weights * (vector @ features.T)) @ features
-        return image / (jnp.linalg.norm(image, axis=1, keepdims=True) + 1e-12)
+        image: Array = (weights * (vector @ features.T)) @ features
+        length: Array = jnp.linalg.norm(image, axis=1, keepdims=True)
+        return image / (length + 1e-12)
 
     vector = jax.lax.fori_loop(0, 20, multiply, start)
     largest = jnp.sum(weights * (vector @ features.T) ** 2, axis=1)
     spread = 0.5 if network.classes == 2 else 0.25
-    return 1.1 * spread * largest + 2 * penalty
+    bound: Array = 1.1 * spread * largest + 2 * penalty
+    return bound
 
 
-@partial(jax.jit, static_argnames=("network", "loss", "steps"))
+@partial(jax.jit, static_argnames=("network", "loss"))
 def _fit(
     network: Network,
     loss: Loss,
-    steps: int,
+    steps: Int[Array, ""],
     features: Array,
     targets: Array,
     weights: Array,
@@ -231,12 +234,13 @@ def _fit(
         fits = jnp.sum(weights * losses_of(network, y, features, targets, loss))
         return fits + jnp.sum(penalty[:, None] * (y - centre) ** 2)
 
-    def step(state: State, number: Array) -> tuple[State, None]:
+    def step(number: Array, state: State) -> State:
         gradient = jax.grad(value)(state.ahead)
-        return advance(network, state, gradient, bound, number), None
+        return advance(network, state, gradient, bound, number / steps)
 
-    numbers = jnp.arange(steps, dtype=jnp.float32) / steps
-    return jax.lax.scan(step, initial(network, start), numbers)[0].y
+    # The number of steps is no constant of the program, which is compiled once.
+    last: State = jax.lax.fori_loop(0, steps, step, initial(network, start))
+    return last.y
 
 
 def fit(
@@ -273,10 +277,10 @@ def fit(
     if centre is None:
         centre = jnp.zeros_like(start)
     penalties = jnp.broadcast_to(jnp.asarray(penalty, jnp.float32), (count,))
-    return _fit(
+    y: Models = _fit(
         network,
         loss,
-        steps,
+        jnp.int32(steps),
         rows.features,
         targets,
         weights,
@@ -284,6 +288,7 @@ def fit(
         centre,
         penalties,
     )
+    return y
 
 
 def train(
@@ -302,12 +307,17 @@ def chances(
     task: SitesTask, y: Models, features: Float[Array, "rows features"]
 ) -> Float[Array, "models rows classes"]:
     """Return the predicted chances of all classes."""
-    return _chances(network_of(task), y, features)
+    predicted: Array = _chances(network_of(task), y, features)
+    return predicted
 
 
 @partial(jax.jit, static_argnames="network")
 def _chances(network: Network, y: Models, features: Array) -> Array:
-    return jax.vmap(lambda one: jax.nn.softmax(network.scores(one, features)))(y)
+    def predict(one: Array) -> Array:
+        return jax.nn.softmax(network.scores(one, features))
+
+    predicted: Array = jax.vmap(predict)(y)
+    return predicted
 
 
 def trusted_losses(task: SitesTask, y: Models) -> Float[np.ndarray, "models"]:
@@ -322,4 +332,4 @@ def site_losses(task: SitesTask, y: Models) -> Float[np.ndarray, "models sites"]
     rows = rows_of(task)
     each = np.asarray(losses_of(network_of(task), y, rows.features, rows.targets[None]))
     starts = np.flatnonzero(np.diff(rows.site, prepend=-1))
-    return np.add.reduceat(each, starts, axis=1) / sizes_of(task)
+    return np.asarray(np.add.reduceat(each, starts, axis=1) / sizes_of(task))

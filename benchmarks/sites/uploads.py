@@ -1,10 +1,12 @@
 """Contenders that weight the sites' uploaded models: FedCE and FedLAW."""
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jaxtyping import Array, Float
 
 from benchmarks.sites.results import Result, finish
@@ -26,6 +28,8 @@ from benchmarks.sites.training import (
 LOCAL_STEPS = 5
 ROUNDS = 30
 """Exchanges of a contender of this module."""
+RATE = 0.1
+"""Adam's rate of the logits of FedLAW's weights."""
 
 
 def _uploads(task: SitesTask, y: Float[Array, "size"]) -> Float[Array, "sites size"]:
@@ -81,37 +85,23 @@ def _learn_weights(
         y = _merge(point, models)
         return jnp.mean(losses_of(network, y[None], features, targets[None]))
 
-    def step(carry: tuple[Array, ...], number: Array) -> tuple[tuple[Array, ...], None]:
-        gamma, logits, *moments = carry
-        slopes = jax.grad(value)((gamma, logits))
-        moved = []
-        for point, slope, first, second, rate in zip(
-            (gamma, logits),
-            slopes,
-            moments[::2],
-            moments[1::2],
-            (shrinks, 0.1),
-            strict=True,
-        ):
-            first = 0.9 * first + 0.1 * slope
-            second = 0.99 * second + 0.01 * slope**2
-            scale = (1 - 0.9 ** (number + 1)) / jnp.sqrt(1 - 0.99 ** (number + 1))
-            change = rate / scale * first / (jnp.sqrt(second) + 1e-8)
-            moved.append((point - change, first, second))
-        (gamma, *one), (logits, *two) = moved
-        return (gamma, logits, *one, *two), None
+    adam = optax.scale_by_adam(b1=0.9, b2=0.99)
 
-    gamma = jnp.ones((), jnp.float32)
-    zeros = jnp.zeros_like(gamma), jnp.zeros_like(gamma)
-    carry = (gamma, start, *zeros, jnp.zeros_like(start), jnp.zeros_like(start))
-    numbers = jnp.arange(steps, dtype=jnp.float32)
-    (gamma, logits, *_), _ = jax.lax.scan(step, carry, numbers)
-    return gamma, logits
+    def step(carry: tuple[Any, Any], _: Any) -> tuple[tuple[Any, Any], None]:
+        (gamma, logits), moments = carry
+        slopes = jax.grad(value)((gamma, logits))
+        (first, second), moments = adam.update(slopes, moments)
+        return ((gamma - shrinks * first, logits - RATE * second), moments), None
+
+    point = jnp.ones((), jnp.float32), start
+    (point, _), _ = jax.lax.scan(step, (point, adam.init(point)), length=steps)
+    return point
 
 
 def _merge(point: tuple[Array, Array], models: Array) -> Array:
     gamma, logits = point
-    return gamma * (jax.nn.softmax(logits) @ models)
+    merged: Array = gamma * (jax.nn.softmax(logits) @ models)
+    return merged
 
 
 def fedlaw(task: SitesTask, seed: int) -> Result:
