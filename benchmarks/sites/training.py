@@ -192,6 +192,7 @@ def advance(
     return State(y, ahead, later, later)
 
 
+@partial(jax.jit, static_argnames="network")
 def curvature(
     network: Network, features: Array, weights: Array, penalty: Float[Array, "models"]
 ) -> Float[Array, "models"]:
@@ -209,7 +210,7 @@ def curvature(
         length: Array = jnp.linalg.norm(image, axis=1, keepdims=True)
         return image / (length + 1e-12)
 
-    vector = jax.lax.fori_loop(0, 20, multiply, start)
+    vector = jax.lax.fori_loop(0, 10, multiply, start)
     largest = jnp.sum(weights * (vector @ features.T) ** 2, axis=1)
     spread = 0.5 if network.classes == 2 else 0.25
     bound: Array = 1.1 * spread * largest + 2 * penalty
@@ -227,9 +228,8 @@ def _fit(
     start: Models,
     centre: Models,
     penalty: Array,
+    bound: Array,
 ) -> Models:
-    bound = curvature(network, features, weights * jnp.sum(targets, axis=2), penalty)
-
     def value(y: Models) -> Array:
         fits = jnp.sum(weights * losses_of(network, y, features, targets, loss))
         return fits + jnp.sum(penalty[:, None] * (y - centre) ** 2)
@@ -254,6 +254,7 @@ def fit(
     penalty: float | Float[np.ndarray, "models"] = RIDGE,
     steps: int = STEPS,
     loss: Loss = "soft",
+    bound: Float[Array, "models"] | None = None,
 ) -> Models:
     """Return a model for each row of weights.
 
@@ -267,6 +268,7 @@ def fit(
         penalty: factor of the penalty, of all models or of each.
         steps: number of steps.
         loss: loss of an example.
+        bound: curvature of each model's loss; default: computed.
     """
     network, count = network_of(task), len(weights)
     if targets is None:
@@ -277,6 +279,9 @@ def fit(
     if centre is None:
         centre = jnp.zeros_like(start)
     penalties = jnp.broadcast_to(jnp.asarray(penalty, jnp.float32), (count,))
+    if bound is None:
+        masses = weights * jnp.sum(targets, axis=2)
+        bound = curvature(network, rows.features, masses, penalties)
     y: Models = _fit(
         network,
         loss,
@@ -287,6 +292,7 @@ def fit(
         start,
         centre,
         penalties,
+        bound,
     )
     return y
 

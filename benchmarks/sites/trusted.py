@@ -11,7 +11,7 @@ from benchmarks.sites.tasks import SitesTask
 from benchmarks.sites.training import fit, losses_of, network_of, trusted_of
 
 FOLDS = 5
-PENALTIES = tuple(float(p) for p in np.logspace(-4, 1, 11))
+PENALTIES = tuple(float(p) for p in np.logspace(-3, 1, 9))
 """Values of μ of the last step, and of the ridge of the trusted examples alone."""
 
 

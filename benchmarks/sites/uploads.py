@@ -1,6 +1,6 @@
 """Contenders that weight the sites' uploaded models: FedCE and FedLAW."""
 
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import jax
@@ -12,8 +12,10 @@ from jaxtyping import Array, Float
 from benchmarks.sites.results import Result, finish
 from benchmarks.sites.tasks import SitesTask
 from benchmarks.sites.training import (
+    RIDGE,
     STEPS,
     Network,
+    curvature,
     example_weights,
     fit,
     losses_of,
@@ -34,10 +36,21 @@ RATE = 0.1
 
 def _uploads(task: SitesTask, y: Float[Array, "size"]) -> Float[Array, "sites size"]:
     """Return the models of all sites after local steps from a common model."""
+    start = jnp.tile(y[None], (len(task.sites), 1))
+    weights, bound = _alone(task)
+    return fit(
+        task, rows_of(task), weights, start=start, steps=LOCAL_STEPS, bound=bound
+    )
+
+
+@lru_cache(maxsize=4)
+def _alone(task: SitesTask) -> tuple[Array, Array]:
+    """Return weights of the examples and the curvature of every site alone."""
     count = len(task.sites)
-    start = jnp.tile(y[None], (count, 1))
     weights = example_weights(task, np.eye(count))
-    return fit(task, rows_of(task), weights, start=start, steps=LOCAL_STEPS)
+    penalty = jnp.full(count, RIDGE, jnp.float32)
+    features = rows_of(task).features
+    return weights, curvature(network_of(task), features, weights, penalty)
 
 
 def fedce(task: SitesTask, seed: int) -> Result:
