@@ -1,4 +1,4 @@
-"""Sites with wrong labels: which methods find them, and which give the best model?
+"""Comparison of methods that find sites with wrong labels, and of their models.
 
     python -m benchmarks.sites              # at most 3 hours, in two processes
     python -m benchmarks.sites --only fashion-skewed-14-next-100-server

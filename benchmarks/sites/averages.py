@@ -224,7 +224,7 @@ def _reweighted(
     each: Array,
     start: Array,
 ) -> tuple[Array, Array]:
-    """Return models whose sites are weighted anew in every step, and the weights."""
+    """Return models whose sites get new weights in every step, and the weights."""
     count = len(rates)
     penalty = jnp.full(len(each), RIDGE, jnp.float32)
     bound = jnp.broadcast_to(

@@ -319,8 +319,8 @@ def chances(
 
 @partial(jax.jit, static_argnames="network")
 def _chances(network: Network, y: Models, features: Array) -> Array:
-    def predict(one: Array) -> Array:
-        return jax.nn.softmax(network.scores(one, features))
+    def predict(model: Array) -> Array:
+        return jax.nn.softmax(network.scores(model, features))
 
     predicted: Array = jax.vmap(predict)(y)
     return predicted
