@@ -26,6 +26,7 @@ SIMPLE: dict[str, Contender] = {
     "forward correction (GLC)": relabelling.forward_correction,
     "label maps by EM": relabelling.label_maps,
     "label posterior by EM": relabelling.label_posterior,
+    "label posterior, one setting": relabelling.plain_posterior,
 }
 """Everything but the library's own methods."""
 BILEVEL: dict[str, Contender] = {}
@@ -38,7 +39,7 @@ QUICK = (
     "trusted examples alone",
     "geometric median",
     "best m by trusted model's loss",
-    "label posterior by EM",
+    "label posterior, one setting",
     ORACLE,
 )
 """Contenders of the small version."""
