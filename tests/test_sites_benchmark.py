@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.sites import measure, relabelling, selection
 from benchmarks.sites.averages import fedavg, fltrust, oracle, trusted_sites
-from benchmarks.sites.contenders import BILEVEL, CONTENDERS, SIMPLE
+from benchmarks.sites.contenders import BILEVEL, CONTENDERS, QUICK, SIMPLE
 from benchmarks.sites.tasks import FAST_CASE, full_cases, make_task
 from benchmarks.sites.training import (
     STEPS,
@@ -74,6 +74,7 @@ def test_full_cases_have_different_names():
     assert len(set(names)) == len(names)
 
 
+@pytest.mark.slow
 def test_training_reaches_the_minimum():
     task = fast_task()
     weights = sizes_of(task)[None]
@@ -89,6 +90,7 @@ def test_training_reaches_the_minimum():
     assert value(np.asarray(y)) == pytest.approx(value(np.asarray(more)), abs=1e-2)
 
 
+@pytest.mark.slow
 def test_a_right_model_is_kept_and_a_wrong_one_is_left():
     task = fast_task()
     everything = LabelledData(*task.test)
@@ -116,6 +118,7 @@ def test_cross_validation_takes_the_penalty_with_the_smallest_loss():
     assert np.mean(np.asarray(scores).argmax(axis=1) == labels) > 0.9
 
 
+@pytest.mark.slow
 def test_the_oracle_exceeds_fedavg():
     task = fast_task()
     best, usual = oracle(task, 0), fedavg(task, 0)
@@ -123,9 +126,19 @@ def test_the_oracle_exceeds_fedavg():
     assert best.log_loss < usual.log_loss
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", list(CONTENDERS))
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", sorted(set(CONTENDERS) - set(QUICK)))
 def test_every_contender_is_deterministic(name):
+    check_determinism(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", QUICK)
+def test_a_quick_contender_is_deterministic(name):
+    check_determinism(name)
+
+
+def check_determinism(name):
     first = CONTENDERS[name](fast_task(), 0)
     for function in (selection.own_models, selection.trust_losses, trusted_model):
         function.cache_clear()
@@ -144,9 +157,10 @@ def test_contenders_of_trusted_sites_need_such_sites():
     assert result.tuned_exchanges == result.exchanges + STEPS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "contender",
-    [selection.best_by_trusted_model, relabelling.label_posterior, fltrust],
+    [selection.best_by_trusted_model, relabelling.plain_posterior, fltrust],
 )
 def test_strong_contenders_find_the_bad_sites(contender):
     task = fast_task()
@@ -155,6 +169,7 @@ def test_strong_contenders_find_the_bad_sites(contender):
     assert result.tuned_accuracy > fedavg(task, 0).tuned_accuracy
 
 
+@pytest.mark.slow
 def test_a_label_map_reads_the_next_class_as_the_class_before():
     task = make_task(FAST_CASE._replace(trusted=300, bad=2), seed=0)
     joint, _, _ = relabelling._estimate(task, trusted_model(task).y, prior=1.0)

@@ -37,7 +37,6 @@ CONTENDERS = {**SIMPLE, **BILEVEL, **BOUNDS}
 QUICK = (
     "FedAvg by size",
     "trusted examples alone",
-    "geometric median",
     "best m by trusted model's loss",
     "label posterior, one setting",
     ORACLE,
