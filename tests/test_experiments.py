@@ -42,6 +42,7 @@ NEEDS_DATA = pytest.mark.skipif(
             ),
             marks=NEEDS_DATA,
         ),
+        ("sites", ("sites-accuracy.md", "sites-digits-alike-3-next-60-server.md")),
         pytest.param(
             "torch_tasks",
             ("torch-tasks.md",),

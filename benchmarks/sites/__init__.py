@@ -1,0 +1,1 @@
+"""Benchmark of sites with wrong labels: find them, and train the best model."""
