@@ -34,15 +34,25 @@ from fedbilevel.problems.loss_tuning import (
 from fedbilevel.problems.quadratic import Quadratic, random_quadratic
 from fedbilevel.problems.quadratic_task import QuadraticTask, quadratic_task
 from fedbilevel.problems.regularisation import Regularisation, penalties, regularisation
+from fedbilevel.problems.site_weights import (
+    ClassWeights,
+    LabelMaps,
+    PlainWeights,
+    SiteForm,
+    linear_label_losses,
+    site_weights,
+)
 from fedbilevel.problems.split import LabelledRows, LabelledTable, Split, SplitData
 from fedbilevel.problems.task import Model, Task, TaskMetric
 
 __all__ = [
     "BuiltInProblem",
     "BundledProblem",
+    "ClassWeights",
     "Cleaning",
     "CleaningNetwork",
     "DataProblem",
+    "LabelMaps",
     "LabelledRows",
     "LabelledTable",
     "LossParameters",
@@ -50,10 +60,12 @@ __all__ = [
     "Model",
     "NoisyLabels",
     "PictureProblem",
+    "PlainWeights",
     "Quadratic",
     "QuadraticTask",
     "Regularisation",
     "Representation",
+    "SiteForm",
     "Split",
     "SplitData",
     "Task",
@@ -63,6 +75,7 @@ __all__ = [
     "cleaning_network",
     "hyper_cleaning",
     "hyper_representation",
+    "linear_label_losses",
     "long_tail",
     "loss_tuning",
     "penalties",
@@ -70,6 +83,7 @@ __all__ = [
     "random_quadratic",
     "redraw_labels",
     "regularisation",
+    "site_weights",
     "trust",
     "trust_histogram",
     "trusted_images",
