@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import jax
 
 from benchmarks import experiment
-from benchmarks.sites.contenders import BILEVEL, CONTENDERS, ORACLE, QUICK
+from benchmarks.sites.contenders import CONTENDERS, ORACLE, QUICK
 from benchmarks.sites.results import Contender
 from benchmarks.sites.tasks import FAST_CASE, Case, full_cases, make_task
 
@@ -45,7 +45,7 @@ FAST = Setting(
     True,
     (FAST_CASE,),
     (0,),
-    {name: CONTENDERS[name] for name in (*QUICK, *BILEVEL)},
+    {name: CONTENDERS[name] for name in QUICK},
 )
 
 

@@ -1,6 +1,6 @@
 """The contenders by name. A contender is a function of a task and a seed."""
 
-from benchmarks.sites import averages, relabelling, selection, uploads
+from benchmarks.sites import averages, bilevel, relabelling, selection, uploads
 from benchmarks.sites.results import Contender
 
 ORACLE = "oracle: the good sites"
@@ -29,7 +29,10 @@ SIMPLE: dict[str, Contender] = {
     "label posterior, one setting": relabelling.plain_posterior,
 }
 """Everything but the library's own methods."""
-BILEVEL: dict[str, Contender] = {}
+BILEVEL: dict[str, Contender] = {
+    "site weights by bilevel": bilevel.by_weights,
+    "label maps by bilevel": bilevel.by_label_maps,
+}
 """The library's own methods."""
 BOUNDS: dict[str, Contender] = {ORACLE: averages.oracle}
 """What knows the good sites."""
@@ -39,6 +42,7 @@ QUICK = (
     "trusted examples alone",
     "best m by trusted model's loss",
     "label posterior, one setting",
+    "site weights by bilevel",
     ORACLE,
 )
 """Contenders of the small version."""
