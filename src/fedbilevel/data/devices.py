@@ -328,16 +328,16 @@ class _Stored:
         return StoredExamples(self.arrays, self.offsets[devices], self.sizes[devices])
 
 
-def _concatenate(level: str, given: Sequence[Batch]) -> _Stored:
-    held = np.array([batch is not None for batch in given])
+def _concatenate(level: str, optional: Sequence[Batch]) -> _Stored:
+    held = np.array([batch is not None for batch in optional])
     if not held.any():
         raise ValueError(
             f"No device has {level} examples. Give {level} examples to at least one."
         )
     # An example that a loss accepts, which zeros might not be.
-    first = next(batch for batch in given if batch is not None)
+    first = next(batch for batch in optional if batch is not None)
     placeholder = jax.tree.map(lambda leaf: np.asarray(leaf)[:1], first)
-    batches = [placeholder if batch is None else batch for batch in given]
+    batches = [placeholder if batch is None else batch for batch in optional]
     counts = [_count(level, k, batch) for k, batch in enumerate(batches)]
     _require_alike(level, range(len(batches)), batches)
     _require_in_range(level, range(len(batches)), batches)

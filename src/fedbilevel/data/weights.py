@@ -90,8 +90,8 @@ def level_weights(devices: Devices, weights: Weighting) -> LevelWeights:
     if not isinstance(weights, Weights):
         weights = Weights(weights, weights)
     upper, lower = (
-        _of_level(devices, level, given)
-        for level, given in zip(Weights._fields, weights, strict=True)
+        _of_level(devices, level, weighting)
+        for level, weighting in zip(Weights._fields, weights, strict=True)
     )
     return LevelWeights(upper, lower)
 
