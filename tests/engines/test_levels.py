@@ -15,11 +15,15 @@ import pytest
 from fedbilevel import (
     AutoFedBiO,
     BilevelProblem,
+    CheckpointError,
+    Checkpoints,
     DebugSimulation,
     Engine,
     FedBiO,
     InMemoryDevices,
     LocalExamples,
+    OnDemandDevices,
+    Run,
     Sharded,
     Simulation,
     SiteRows,
@@ -27,16 +31,21 @@ from fedbilevel import (
     UniformSample,
     Weights,
     run,
+    sweep,
     with_whole_batches,
 )
+from fedbilevel.algorithms.optional import Conflict, conflict_of, with_draws_of
 from fedbilevel.data.weights import level_weights
-from fedbilevel.metrics import newton_reference
+from fedbilevel.engines.final_points import final_points
+from fedbilevel.metrics import find_instabilities, newton_reference
 from tests import quadratic
-from tests.algorithms.table import ALGORITHMS, KINDS, in_tiers
+from tests.algorithms.table import ALGORITHMS, KINDS, at_night, in_tiers
 
 K = 5
 UPPER = np.array([0.0, 3.0, 0.0, 1.0, 2.0])
 LOWER = np.array([1.0, 2.0, 1.5, 0.0, 0.5])
+LOCAL = np.array([1.0, 2.0, 1.5, 0.7, 0.5])
+"""Lower weights for algorithms with local hypergradients: all devices have some."""
 ENGINES: dict[str, Engine] = {
     "simulation": Simulation(),
     "chunks": Simulation(chunk_size=2),
@@ -78,21 +87,28 @@ def held() -> list[LocalExamples]:
     return quadratic.devices(K, 3, noise=0.4)
 
 
-def levels() -> InMemoryDevices:
+def lower_weights(algorithm: Any) -> np.ndarray:
+    """Return lower weights that an algorithm can use."""
+    return LOCAL if conflict_of(algorithm, Conflict.UPPER_ONLY) else LOWER
+
+
+def levels(lower: np.ndarray = LOWER) -> InMemoryDevices:
     """Return named devices without the examples of weight 0."""
     return InMemoryDevices(
         {
             f"site {k}": LocalExamples(
-                each.upper if UPPER[k] else None, each.lower if LOWER[k] else None
+                each.upper if UPPER[k] else None, each.lower if lower[k] else None
             )
             for k, each in enumerate(held())
         }
     )
 
 
-def by_hand() -> tuple[BilevelProblem, InMemoryDevices, np.ndarray]:
+def by_hand(
+    lower: np.ndarray = LOWER,
+) -> tuple[BilevelProblem, InMemoryDevices, np.ndarray]:
     """Return the same problem with columns in the examples, devices and weights."""
-    v, w = UPPER / UPPER.sum(), LOWER / LOWER.sum()
+    v, w = UPPER / UPPER.sum(), lower / lower.sum()
     shares = (v + w) / 2
 
     def with_columns(k: int, rows: Any, share: float) -> Any:
@@ -113,7 +129,7 @@ def by_hand() -> tuple[BilevelProblem, InMemoryDevices, np.ndarray]:
         return of_site
 
     # In the reference, devices without examples have those of the first with some.
-    first = [np.flatnonzero(level)[0] for level in (UPPER, LOWER)]
+    first = [np.flatnonzero(level)[0] for level in (UPPER, lower)]
     examples = held()
     columns = [
         LocalExamples(
@@ -141,12 +157,15 @@ def numbers(rounds: Any) -> list[np.ndarray]:
     ]
 
 
-@pytest.mark.parametrize("participation", [UniformSample(5), UniformSample(3)])
+@pytest.mark.parametrize(
+    "participation", [UniformSample(3), *at_night(UniformSample(5))]
+)
 @in_tiers(quick=(), check=KINDS[1:2])
 def test_levels_and_rows_are_those_written_by_hand(name, participation):
-    problem, devices, shares = by_hand()
-    settings = {"rounds": 3, "participation": participation}
     algorithm = ALGORITHMS[name]()
+    lower = lower_weights(algorithm)
+    problem, devices, shares = by_hand(lower)
+    settings = {"rounds": 3, "participation": participation}
     expected = numbers(
         run(problem, algorithm, devices, *plain_start(), weights=shares, **settings)
     )
@@ -156,9 +175,9 @@ def test_levels_and_rows_are_those_written_by_hand(name, participation):
             run(
                 BilevelProblem(upper_loss, lower_loss),
                 algorithm,
-                levels(),
+                levels(lower),
                 *start(),
-                weights=Weights(UPPER, LOWER),
+                weights=Weights(UPPER, lower),
                 engine=engine,
                 **settings,
             )
@@ -249,3 +268,80 @@ def test_rows_for_another_number_of_sites_are_refused():
     problem = BilevelProblem(upper_loss, lower_loss)
     with pytest.raises(ValueError, match=r"x\['own'\] has shape .*5 devices"):
         next(run(problem, FedBiO(0.1), levels(), x, Y, rounds=1))
+
+
+@pytest.mark.slow
+def test_sweeps_and_final_points_are_those_of_run():
+    problem, devices = BilevelProblem(upper_loss, lower_loss), levels()
+    one = Run(
+        problem,
+        FedBiO(0.1),
+        devices,
+        *start(),
+        rounds=3,
+        weights=Weights(UPPER, LOWER),
+    )
+    *_, last = one
+    expected = np.ravel(last.x["own"].rows)
+    swept = sweep(
+        one, [FedBiO(0.1)], seeds=[0], measure=lambda server: server.x["own"].rows
+    )
+    ours = np.ravel(swept.measurements[0, 0, -1])
+    np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-12)
+    points = final_points(one)([(FedBiO(0.1), 0)], 3)
+    np.testing.assert_allclose(np.ravel(points.x["own"].rows), expected, atol=1e-12)
+
+
+def test_another_division_of_the_same_weights_is_another_run(tmp_path):
+    """v and w may have the same mean as other v and w."""
+    held = quadratic.devices(2, 3, 0.4)
+    devices = OnDemandDevices(2, held.__getitem__, 3, 3)
+    first = (quadratic.problem(), FedBiO(0.1), devices, np.zeros(3), Y)
+    checkpoints = Checkpoints(tmp_path, every=1)
+    list(Run(*first, rounds=1, weights=Weights([1, 3], [3, 1])).start(checkpoints))
+    other = Run(*first, rounds=2, weights=Weights([3, 1], [1, 3]))
+    with pytest.raises(CheckpointError, match="factors"):
+        list(other.resume(checkpoints))
+
+
+@pytest.mark.parametrize("name", ["LocalBSGM", "LFedNest"])
+def test_a_device_without_a_local_hypergradient_is_refused(name):
+    with pytest.raises(ValueError, match="Device 'site 3' has upper examples, but no"):
+        next(
+            run(
+                quadratic.problem(),
+                ALGORITHMS[name](),
+                levels(),
+                np.zeros(3),
+                Y,
+                rounds=1,
+            )
+        )
+
+
+def test_levels_of_devices_on_demand_are_refused():
+    held = quadratic.devices(2, 3, 0.4)
+    devices = OnDemandDevices(2, lambda device: held[device]._replace(upper=None), 3, 3)
+    with pytest.raises(ValueError, match="Device 0 has no upper examples, but devices"):
+        next(run(quadratic.problem(), FedBiO(0.1), devices, np.zeros(3), Y, rounds=1))
+
+
+@pytest.mark.slow
+def test_wrappers_of_draws_reach_trials_and_searches():
+    held = [quadratic.devices(1, count, 0.5)[0] for count in (1, 400)]
+    one = Run(
+        quadratic.problem(),
+        with_whole_batches(FedBiO(0.05)),
+        InMemoryDevices(held),
+        np.zeros(3),
+        Y,
+        rounds=50,
+    )
+    assert find_instabilities(one, one.x, one.y, seconds=600.0) == ()
+    assert with_draws_of(one.algorithm, FedBiO(0.1)) == with_whole_batches(FedBiO(0.1))
+
+
+def test_pooled_examples_have_no_placeholders():
+    devices = levels()
+    assert len(devices.pooled.upper.target) == devices.upper_sizes.sum()
+    assert len(devices.pooled.lower.matrix) == devices.lower_sizes.sum()

@@ -1,5 +1,6 @@
 """FedBiO: local steps on x, y and the adjoint z at once."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ from fedbilevel.algorithms.adjoint import (
     directions,
     initial_point,
 )
+from fedbilevel.algorithms.optional import LOCAL_HYPERGRADIENT, Conflict
 from fedbilevel.algorithms.protocol import (
     Carry,
     Downlink,
@@ -91,6 +93,12 @@ class FedBiO:
 
     def __post_init__(self) -> None:
         check_settings(self)
+
+    @property
+    def conflicts(self) -> Mapping[Conflict, str]:
+        """With `private_lower`, devices need lower examples of their own."""
+        reason = LOCAL_HYPERGRADIENT.format(name="FedBiO with private_lower")
+        return {Conflict.UPPER_ONLY: reason} if self.private_lower else {}
 
     def init(
         self, problem: BilevelProblem, x: Upper, y: Lower

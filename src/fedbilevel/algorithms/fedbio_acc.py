@@ -1,5 +1,6 @@
 """FedBiOAcc: FedBiO with momentum-based variance reduction of its three directions."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ from fedbilevel.algorithms.adjoint import (
     initial_point,
 )
 from fedbilevel.algorithms.momentum import corrected
+from fedbilevel.algorithms.optional import LOCAL_HYPERGRADIENT, Conflict
 from fedbilevel.algorithms.protocol import (
     Downlink,
     Info,
@@ -125,6 +127,12 @@ class FedBiOAcc:
 
     def __post_init__(self) -> None:
         check_settings(self)
+
+    @property
+    def conflicts(self) -> Mapping[Conflict, str]:
+        """With `private_lower`, devices need lower examples of their own."""
+        reason = LOCAL_HYPERGRADIENT.format(name="FedBiOAcc with private_lower")
+        return {Conflict.UPPER_ONLY: reason} if self.private_lower else {}
 
     def init(
         self, problem: BilevelProblem, x: Upper, y: Lower

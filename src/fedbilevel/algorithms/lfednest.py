@@ -1,8 +1,10 @@
 """LFedNest: FedNest with local estimates and few exchanges."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from fedbilevel.algorithms.optional import LOCAL_HYPERGRADIENT, Conflict
 from fedbilevel.algorithms.protocol import Carry, Phase, Upload
 from fedbilevel.algorithms.sampling import draw_hypergradient_samples
 from fedbilevel.algorithms.validation import check_settings
@@ -78,6 +80,11 @@ class LFedNest:
 
     def __post_init__(self) -> None:
         check_settings(self)
+
+    @property
+    def conflicts(self) -> Mapping[Conflict, str]:
+        """Devices need lower examples for their own hypergradients."""
+        return {Conflict.UPPER_ONLY: LOCAL_HYPERGRADIENT.format(name="LFedNest")}
 
     def init(
         self, problem: BilevelProblem, x: Upper, y: Lower

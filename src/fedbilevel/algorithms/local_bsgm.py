@@ -1,5 +1,6 @@
 """LocalBSGM: local bilevel stochastic gradient descent with momentum (Algorithm 1)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,6 +13,7 @@ from fedbilevel.algorithms.momentum import (
     local_phase,
     opening_phase,
 )
+from fedbilevel.algorithms.optional import LOCAL_HYPERGRADIENT, Conflict
 from fedbilevel.algorithms.protocol import Phase, Private
 from fedbilevel.algorithms.sampling import draw_samples
 from fedbilevel.algorithms.validation import check_settings
@@ -74,6 +76,11 @@ class LocalBSGM:
     def scaling_law(self) -> ScalingLaw:
         """The powers of the corollaries for Algorithm 1."""
         return LOCAL_BSGM_LAW
+
+    @property
+    def conflicts(self) -> Mapping[Conflict, str]:
+        """Devices need lower examples for their own hypergradients."""
+        return {Conflict.UPPER_ONLY: LOCAL_HYPERGRADIENT.format(name="LocalBSGM")}
 
     def init(
         self, problem: BilevelProblem, x: Upper, y: Lower

@@ -1,5 +1,6 @@
 """LocalBSGVRM: LocalBSGM with momentum-based variance reduction (Algorithm 2)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -11,6 +12,7 @@ from fedbilevel.algorithms.momentum import (
     local_phase,
     opening_phase,
 )
+from fedbilevel.algorithms.optional import LOCAL_HYPERGRADIENT, Conflict
 from fedbilevel.algorithms.protocol import Phase, Private
 from fedbilevel.algorithms.sampling import draw_samples
 from fedbilevel.algorithms.validation import check_settings
@@ -76,6 +78,11 @@ class LocalBSGVRM:
     def scaling_law(self) -> ScalingLaw:
         """The powers of the corollaries for Algorithm 2."""
         return LOCAL_BSGVRM_LAW
+
+    @property
+    def conflicts(self) -> Mapping[Conflict, str]:
+        """Devices need lower examples for their own hypergradients."""
+        return {Conflict.UPPER_ONLY: LOCAL_HYPERGRADIENT.format(name="LocalBSGVRM")}
 
     def init(
         self, problem: BilevelProblem, x: Upper, y: Lower

@@ -26,6 +26,14 @@ class Conflict(Enum):
 
     EXAMPLE_NOISE = "noise on the derivatives of each example"
     SERVER_OPTIMISER = "an optimiser on the server"
+    UPPER_ONLY = "devices with upper examples only"
+
+
+LOCAL_HYPERGRADIENT = (
+    "{name} estimates the hypergradient on each device from its own lower loss. Select "
+    "an algorithm with one adjoint for all devices, such as FedBiO."
+)
+"""The reason and the cure of `Conflict.UPPER_ONLY`; name is that of the algorithm."""
 
 
 @runtime_checkable
@@ -54,6 +62,33 @@ def conflict_of(algorithm: Any, conflict: Conflict) -> str | None:
             if conflict in conflicts:
                 return conflicts[conflict]
     return None
+
+
+@runtime_checkable
+class ChangesDraws(Protocol):
+    """A wrapper that changes the batches which the inner algorithm draws."""
+
+    def around(self, algorithm: Any) -> Any:
+        """Return another algorithm with the batches of this one."""
+
+
+def with_draws_of(algorithm: Any, other: Any) -> Any:
+    """Return another algorithm with the same batches as an algorithm.
+
+    Args:
+        algorithm: algorithm, perhaps with wrappers that change its draws.
+        other: algorithm without such wrappers, such as a trial of other rates.
+
+    Example:
+        >>> from fedbilevel import FedBiO, with_whole_batches
+        >>> whole = with_whole_batches(FedBiO(0.1))
+        >>> with_draws_of(whole, FedBiO(0.2)) == with_whole_batches(FedBiO(0.2))
+        True
+    """
+    for layer in reversed(list(layers(algorithm))):
+        if declares(layer, ChangesDraws):
+            other = layer.around(other)
+    return other
 
 
 @runtime_checkable

@@ -20,7 +20,8 @@ class WithWholeBatches:
     """An algorithm whose batches are all examples of the device; no sampling noise.
 
     The batch size of the algorithm has no effect. A step reads all examples once for
-    each derivative.
+    each derivative. `Costs` count the examples of the device that the engine reads
+    first for every device, so they are exact only for devices of equal sizes.
 
     Attributes:
         algorithm: the inner algorithm.
@@ -42,6 +43,10 @@ class WithWholeBatches:
     def phases(self, problem: BilevelProblem) -> tuple[Phase, ...]:
         """Return the phases of the inner algorithm, with whole batches."""
         return map_phases(_with_whole_batches, self.algorithm.phases(problem))
+
+    def around(self, algorithm: FederatedAlgorithm) -> "WithWholeBatches":
+        """Return another algorithm with whole batches."""
+        return WithWholeBatches(algorithm)
 
 
 def with_whole_batches(algorithm: FederatedAlgorithm) -> WithWholeBatches:

@@ -170,7 +170,7 @@ class InMemoryDevices:
             >>> InMemoryDevices([examples, examples]).pooled.lower.shape
             (16, 2)
         """
-        return LocalExamples(self._upper.arrays, self._lower.arrays)
+        return LocalExamples(self._upper.pooled, self._lower.pooled)
 
     def local(self, device: int) -> LocalExamples:
         """Return the examples of one device.
@@ -291,6 +291,7 @@ class OnDemandDevices:
             error.add_note(f"This error was raised by load({device}).")
             raise
         require_local(device, loaded)
+        require_both(device, loaded)
         return loaded
 
 
@@ -310,6 +311,17 @@ def require_local(number: int, examples: Any) -> None:
         )
 
 
+def require_both(number: int, examples: LocalExamples) -> None:
+    """Raise ValueError unless a device that is loaded on demand has both levels."""
+    for level, rows in zip(LocalExamples._fields, examples, strict=True):
+        if rows is None:
+            raise ValueError(
+                f"Device {number} has no {level} examples, but devices that are loaded "
+                "on demand need both. Return placeholders of the same shapes, and set "
+                f"the weight of the device to 0 in Weights({level}=...)."
+            )
+
+
 @dataclass
 class _Stored:
     """The examples of a level; a device without has a placeholder of one example."""
@@ -323,6 +335,14 @@ class _Stored:
     def counts(self) -> Int[np.ndarray, "devices"]:
         """The number of examples of each device."""
         return np.where(self.held, self.sizes, 0).astype(np.int32)
+
+    @property
+    def pooled(self) -> Batch:
+        """The examples of all devices, without placeholders."""
+        if self.held.all():
+            return self.arrays
+        rows = np.flatnonzero(np.repeat(self.held, self.sizes))
+        return jax.tree.map(lambda leaf: leaf[rows], self.arrays)
 
     def of(self, devices: Int[np.ndarray, "cohort"]) -> StoredExamples:
         return StoredExamples(self.arrays, self.offsets[devices], self.sizes[devices])

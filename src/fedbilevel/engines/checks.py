@@ -8,7 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
+from fedbilevel.algorithms.optional import Conflict, conflict_of
+from fedbilevel.algorithms.protocol import FederatedAlgorithm
+from fedbilevel.data.devices import Devices
 from fedbilevel.data.examples import StoredData, seen_by
+from fedbilevel.data.weights import Weighting, level_weights, names_of
 from fedbilevel.engines.limits import Limits
 from fedbilevel.engines.protocol import Engine
 from fedbilevel.error_text import first_line, place_in
@@ -208,6 +212,27 @@ def check_rounds(rounds: int) -> None:
         raise ValueError(
             f"rounds is {rounds}. Pass at most {2**31 - 1}: round numbers are 32-bit "
             "integers."
+        )
+
+
+def require_fitting(
+    algorithm: FederatedAlgorithm, devices: Devices, weights: Weighting
+) -> None:
+    """Raise ValueError if an algorithm cannot use a device with upper examples only.
+
+    Example:
+        >>> from fedbilevel import FedBiO, InMemoryDevices, LocalExamples
+        >>> devices = InMemoryDevices([LocalExamples(np.ones(2), np.ones(2))])
+        >>> require_fitting(FedBiO(0.1), devices, None)
+    """
+    conflict = conflict_of(algorithm, Conflict.UPPER_ONLY)
+    if conflict is None:
+        return
+    levels = level_weights(devices, weights)
+    for device in np.flatnonzero((levels.upper > 0) & (levels.lower == 0))[:1]:
+        raise ValueError(
+            f"Device {names_of(devices)[device]!r} has upper examples, but no lower "
+            f"examples of a weight above 0. {conflict}"
         )
 
 

@@ -117,7 +117,8 @@ class ManyRuns:
         refuse_budget(run.algorithm)
         self.prepared: Prepared = prepare_arrays(run)
         self._start = canonical((run.x, run.y))
-        self._data = run.devices.cohort(np.arange(run.devices.device_count))
+        devices = self.prepared.job.devices
+        self._data = devices.cohort(np.arange(devices.device_count))
         self._limits = jax.tree.map(lambda limit: jnp.asarray(limit, float), run.limits)
         self.shares = cache(
             partial(shares_of, run.participation, run.rounds, self.prepared.weights)

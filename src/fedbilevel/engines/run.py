@@ -13,7 +13,7 @@ from fedbilevel.algorithms.protocol import FederatedAlgorithm
 from fedbilevel.algorithms.wrapper import find_layer
 from fedbilevel.data.devices import Devices
 from fedbilevel.data.examples import one_device
-from fedbilevel.data.weights import Weighting, with_levels
+from fedbilevel.data.weights import DevicesWithTerms, Weighting, with_levels
 from fedbilevel.engines.checkpoints.options import (
     CheckpointError,
     Checkpoints,
@@ -27,6 +27,7 @@ from fedbilevel.engines.checks import (
     check_rounds,
     check_run,
     check_variable,
+    require_fitting,
 )
 from fedbilevel.engines.costs import Costs, device_costs
 from fedbilevel.engines.fingerprint import describe, describe_arrays
@@ -384,6 +385,7 @@ def prepare_arrays(run: Run) -> Prepared:
     check_arguments(run)
     x, y = canonical(run.x), canonical(run.y)
     count = devices.device_count
+    require_fitting(algorithm, devices, run.weights)
     devices, enrolled = with_levels(devices, run.weights, x)
     sample = np.array([run.engine.example_device(count)])
     stored = devices.cohort(sample)
@@ -486,6 +488,7 @@ def configuration_of(run: Run, prepared: Prepared) -> dict[str, Any]:
         "seed": int(run.seed),
         "participation": describe(run.participation),
         "weights": "equal" if equal else describe(prepared.weights),
+        "factors": _describe_factors(job),
         "norm_limit": _number(job.limits.norm),
         "distance_limit": _number(job.limits.distance),
         "double_precision": bool(jax.config.read("jax_enable_x64")),
@@ -494,6 +497,15 @@ def configuration_of(run: Run, prepared: Prepared) -> dict[str, Any]:
 
 def _number(limit: tree.Scalar | None) -> float | None:
     return None if limit is None else float(limit)
+
+
+def _describe_factors(job: Job) -> Any:
+    if not isinstance(job.devices, DevicesWithTerms):
+        return "none"
+    return {
+        "upper": describe(job.devices.upper),
+        "lower": describe(job.devices.lower),
+    }
 
 
 def _describe_data(job: Job) -> Any:

@@ -11,6 +11,7 @@ from shlex import quote
 import jax
 
 from fedbilevel.algorithms.step_sizes import upper_steps, with_values
+from fedbilevel.algorithms.whole_batches import with_whole_batches
 from fedbilevel.atomic_write import atomic_write
 from fedbilevel.engines.run import Run
 from fedbilevel.experiments.run import PreparedRun, Step, run_of
@@ -73,6 +74,8 @@ def baseline_run(experiment: Experiment, prepared: PreparedRun) -> Run:
     # Zero times the rate keeps its type, so that the compiled program is the same.
     rates = {item.name: 0 * item.value for item in upper_steps(algorithm)}
     fixed = with_values(algorithm, rates)
+    if experiment.whole_batches:
+        fixed = with_whole_batches(fixed)
     # Clips and codes change y as well, so the baseline has them too.
     if transforms := experiment.transforms.all:
         fixed = with_transforms(fixed, *transforms)

@@ -187,17 +187,6 @@ def _in_mean(
     return in_all_rows(x, term.number, result) if in_x else result
 
 
-def _row(leaf: Any, number: Int[Array, ""]) -> Any:
-    return arrays.namespace(leaf, number).asarray(leaf)[number]
-
-
-def _is_own(leaf: Any, number: Int[Array, ""]) -> Any:
-    """Return a mask of the rows of an array: True for the row of the site."""
-    xp = arrays.namespace(leaf)
-    place = {"device": leaf.device} if arrays.is_tensor(leaf) else {}
-    return xp.arange(len(leaf), **place) == number
-
-
 def _first(term: SiteTerm) -> SiteTerm:
     return SiteTerm(term.number[0], term.factor[0])
 

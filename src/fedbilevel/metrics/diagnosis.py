@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 from fedbilevel.data.devices import Devices
-from fedbilevel.data.weights import Weighting
+from fedbilevel.data.weights import Weighting, level_weights, names_of
 from fedbilevel.engines.costs import Costs
 from fedbilevel.engines.protocol import Engine
 from fedbilevel.engines.query_session import QuerySession
@@ -121,6 +122,17 @@ class Diagnosis(NamedTuple):
         )
 
 
+def _require_both_levels(devices: Devices, weights: Weighting) -> None:
+    """Raise ValueError if a device lacks a level: it has no local hypergradient."""
+    levels = level_weights(devices, weights)
+    for device in np.flatnonzero((levels.upper > 0) != (levels.lower > 0))[:1]:
+        raise ValueError(
+            f"diagnose compares the hypergradients of single devices, but device "
+            f"{names_of(devices)[device]!r} has no upper or no lower examples of a "
+            "weight above 0. Set its weight to 0 in both losses."
+        )
+
+
 def diagnose(
     problem: BilevelProblem,
     devices: Devices,
@@ -186,6 +198,7 @@ def diagnose(
     if not tolerance > 0:
         raise ValueError(f"tolerance is {tolerance}. Pass a number above 0.")
     require_double(problem)
+    _require_both_levels(devices, weights)
     with jax.enable_x64(True):
         session = QuerySession(
             Run(

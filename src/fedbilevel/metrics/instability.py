@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from fedbilevel.algorithms.optional import with_draws_of
 from fedbilevel.algorithms.sampling import draw_hypergradient_samples
 from fedbilevel.algorithms.step_sizes import (
     DeclaredSetting,
@@ -27,9 +28,11 @@ from fedbilevel.algorithms.step_sizes import (
 )
 from fedbilevel.algorithms.wrapper import innermost, layers
 from fedbilevel.data.examples import RandomKey, StoredData, one_device
+from fedbilevel.data.weights import Weights, level_weights, with_levels
 from fedbilevel.engines.run import Run
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.arrays import on_host
+from fedbilevel.mathematics.batches import for_devices
 from fedbilevel.mathematics.hypergradients import NeumannSeries
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 from fedbilevel.mathematics.settings import Role
@@ -152,7 +155,7 @@ def find_instabilities(
     base = at_step(inner, step)
     x, y = jax.tree.map(on_host, (x, y))
     trials = Trials(
-        replace(run, algorithm=base, x=x, y=y, rounds=rounds),
+        replace(run, algorithm=with_draws_of(algorithm, base), x=x, y=y, rounds=rounds),
         until=time.monotonic() + seconds,
     )
     try:
@@ -303,22 +306,22 @@ def _growths(
     trials: Trials, base: Any, series: NeumannSeries
 ) -> Iterator[tuple[float, int]]:
     """Yield the growth of a series on the batches of a device, and the device."""
-    count = trials.template.devices.device_count
-    weighted = np.arange(count)
-    if trials.template.weights is not None:
-        weighted = np.flatnonzero(np.asarray(trials.template.weights))
+    run = trials.template
+    devices, _ = with_levels(run.devices, run.weights, run.x)
+    levels = level_weights(run.devices, run.weights)
+    weighted = np.flatnonzero(levels.lower)
     indices = np.linspace(0, len(weighted) - 1, min(len(weighted), SERIES_DEVICES))
     for device in weighted[indices.astype(int)].tolist():
-        data = one_device(trials.template.devices.cohort(np.array([device])))
+        data = one_device(devices.cohort(np.array([device])))
         growths = [
             float(
                 _growth(
                     series,
-                    trials.template.x,
-                    trials.template.y,
+                    run.x,
+                    run.y,
                     data,
-                    jax.random.fold_in(jax.random.key(trials.template.seed), draw),
-                    problem=trials.template.problem.for_jax,
+                    jax.random.fold_in(jax.random.key(run.seed), draw),
+                    problem=for_devices(run.problem.for_jax),
                     batch_size=value_of(base, Role.BATCH_SIZE, 16),
                 )
             )
@@ -410,7 +413,7 @@ def _curvature(trials: Trials, device: int) -> float:
         trials.template.devices,
         trials.template.x,
         trials.template.y,
-        weights=weights,
+        weights=Weights(lower=weights),
     )
 
 

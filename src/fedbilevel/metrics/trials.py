@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
+from fedbilevel.algorithms.optional import with_draws_of
 from fedbilevel.engines.inspection import NoUploadsError, logger
 from fedbilevel.engines.run import Run
 from fedbilevel.mathematics.problem import Lower, Upper
@@ -70,7 +71,8 @@ class Trials:
         """Run an algorithm and observe a variable of the server state."""
         moves: list[float] = []
         size, excluded, before = 0.0, None, None
-        run = replace(self.template, algorithm=algorithm)
+        drawn = with_draws_of(self.template.algorithm, algorithm)
+        run = replace(self.template, algorithm=drawn)
         x, y, number = run.x, run.y, 0
         if self.time_is_up:  # The first round takes longest, because it compiles.
             return Trial(x, y, 0, complete=False, stable=False, excluded=None)

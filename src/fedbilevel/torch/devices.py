@@ -1,6 +1,6 @@
 """The data of devices as tensors."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -11,7 +11,12 @@ from jaxtyping import Int, PyTree
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from fedbilevel.data.devices import InMemoryDevices, LocalExamples, require_local
+from fedbilevel.data.devices import (
+    InMemoryDevices,
+    LocalExamples,
+    require_both,
+    require_local,
+)
 from fedbilevel.error_text import first_line
 from fedbilevel.mathematics.arrays import on_host
 from fedbilevel.mathematics.batches import SiteBatch, SiteTerm
@@ -119,7 +124,8 @@ class TensorDevices:
     The tensors stay where they are: on the CPU or another device of PyTorch.
 
     Args:
-        devices: examples of each device. Each level is a tree of tensors or of NumPy
+        devices: examples of each device, by name or in the order of their numbers.
+            Each level is a tree of tensors or of NumPy
             arrays, a `Dataset`, or a `DataLoader`, whose batches are read once.
 
     Example:
@@ -131,16 +137,25 @@ class TensorDevices:
 
     in_memory = True
 
-    def __init__(self, devices: Sequence[LocalExamples]) -> None:
+    def __init__(
+        self, devices: Sequence[LocalExamples] | Mapping[str, LocalExamples]
+    ) -> None:
         if not devices:
             raise ValueError("devices is empty. Pass at least one LocalExamples.")
-        self._levels = _levels_of(devices)
+        if not isinstance(devices, Mapping):
+            devices = {str(number): local for number, local in enumerate(devices)}
+        self.names = tuple(devices)
+        self._levels = _levels_of(list(devices.values()))
 
     @classmethod
     def of(cls, devices: InMemoryDevices) -> "TensorDevices":
         """Return the devices whose examples are arrays as devices with tensors."""
-        local = map(devices.local, range(devices.device_count))
-        return cls([to_tensors(examples) for examples in local])
+        return cls(
+            {
+                name: to_tensors(devices.local(number))
+                for number, name in enumerate(devices.names)
+            }
+        )
 
     @property
     def device_count(self) -> int:
@@ -191,7 +206,11 @@ class OnDemandTensors:
     def cohort(self, devices: Int[np.ndarray, "*cohort"]) -> Any:
         """Load the `TensorData` of a device, or of several."""
         numbers = np.atleast_1d(devices)
-        levels = _levels_of([self.load(int(number)) for number in numbers], numbers)
+        loaded = [self.load(int(number)) for number in numbers]
+        for number, examples in zip(numbers, loaded, strict=True):
+            require_local(int(number), examples)
+            require_both(int(number), examples)
+        levels = _levels_of(loaded, numbers)
         return _data(levels, np.arange(len(numbers)).reshape(np.shape(devices)))
 
 

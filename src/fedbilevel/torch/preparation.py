@@ -11,7 +11,7 @@ from torch import Tensor
 from fedbilevel.data.devices import Devices, InMemoryDevices, OnDemandDevices
 from fedbilevel.data.examples import seen_by
 from fedbilevel.data.weights import with_levels
-from fedbilevel.engines.checks import describe_failure
+from fedbilevel.engines.checks import describe_failure, require_fitting
 from fedbilevel.engines.loss_checks import MOST_ROWS, require_mean
 from fedbilevel.engines.phase_checks import (
     check_algorithm,
@@ -66,6 +66,7 @@ def prepare_tensors(run: Run) -> Prepared:
         torch.clone,
         arrays.canonical((to_tensors(run.x), to_tensors(run.y))),
     )
+    require_fitting(algorithm, run.devices, run.weights)
     devices, weights = with_levels(_tensor_devices(run.devices), run.weights, x)
     check_losses(problem, x, y, devices)
     problem = for_devices(problem)

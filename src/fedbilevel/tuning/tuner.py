@@ -8,9 +8,13 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
+from fedbilevel.algorithms.optional import ChangesDraws
 from fedbilevel.algorithms.protocol import FederatedAlgorithm
 from fedbilevel.algorithms.step_sizes import value_of
+from fedbilevel.algorithms.wrapper import find_layer
+from fedbilevel.data.devices import SizedDevices
 from fedbilevel.engines.checks import check_rounds
 from fedbilevel.engines.fingerprint import describe
 from fedbilevel.engines.run import Run, configuration_of, prepare
@@ -191,12 +195,18 @@ def tune(
 
 def space_for(run: Run) -> Space:
     """Return the search space of an algorithm, scaled by a measured curvature."""
+    size = value_of(run.algorithm, Role.BATCH_SIZE, 16)
+    if find_layer(run.algorithm, ChangesDraws) and isinstance(
+        run.devices, SizedDevices
+    ):
+        # A batch of as many examples as a device has is near all of them.
+        size = max(1, int(np.max(run.devices.lower_sizes)))
     curvature = batch_curvature(
         run.problem,
         run.devices,
         run.x,
         run.y,
-        batch_size=value_of(run.algorithm, Role.BATCH_SIZE, 16),
+        batch_size=size,
         rounds=run.rounds,
         weights=run.weights,
         engine=run.engine,
