@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 
 from fedbilevel import (
@@ -28,13 +29,16 @@ from fedbilevel import (
     Simulation,
     SiteRows,
     SiteWeights,
+    TrimmedMean,
     UniformSample,
     Weights,
     run,
     sweep,
+    with_transforms,
     with_whole_batches,
 )
 from fedbilevel.algorithms.optional import Conflict, conflict_of, with_draws_of
+from fedbilevel.data.examples import StoredExamples
 from fedbilevel.data.weights import level_weights
 from fedbilevel.engines.final_points import final_points
 from fedbilevel.metrics import find_instabilities, newton_reference
@@ -105,11 +109,11 @@ def levels(lower: np.ndarray = LOWER) -> InMemoryDevices:
 
 
 def by_hand(
-    lower: np.ndarray = LOWER,
+    lower: np.ndarray = LOWER, participants: int = K
 ) -> tuple[BilevelProblem, InMemoryDevices, np.ndarray]:
     """Return the same problem with columns in the examples, devices and weights."""
     v, w = UPPER / UPPER.sum(), lower / lower.sum()
-    shares = (v + w) / 2
+    shares = (v + w) / 2 if participants == K else np.full(K, 1 / K)
 
     def with_columns(k: int, rows: Any, share: float) -> Any:
         count = len(jax.tree.leaves(rows)[0])
@@ -164,7 +168,7 @@ def numbers(rounds: Any) -> list[np.ndarray]:
 def test_levels_and_rows_are_those_written_by_hand(name, participation):
     algorithm = ALGORITHMS[name]()
     lower = lower_weights(algorithm)
-    problem, devices, shares = by_hand(lower)
+    problem, devices, shares = by_hand(lower, participation.devices)
     settings = {"rounds": 3, "participation": participation}
     expected = numbers(
         run(problem, algorithm, devices, *plain_start(), weights=shares, **settings)
@@ -345,3 +349,101 @@ def test_pooled_examples_have_no_placeholders():
     devices = levels()
     assert len(devices.pooled.upper.target) == devices.upper_sizes.sum()
     assert len(devices.pooled.lower.matrix) == devices.lower_sizes.sum()
+
+
+def test_sampled_means_of_levels_are_unbiased():
+    """Device 0 has both levels, 1 the upper, 2 the lower; each is drawn alone."""
+    rows = lambda value: np.full((1, 1), value)  # noqa: E731
+    devices = InMemoryDevices(
+        [
+            LocalExamples(rows(0.0), rows(0.0)),
+            LocalExamples(rows(3.0), None),
+            LocalExamples(None, rows(3.0)),
+        ]
+    )
+
+    def upper(x, y, batch):
+        return 0.5 * jnp.mean((x[None] - batch) ** 2)
+
+    def lower(x, y, batch):
+        return 0.5 * jnp.mean((y[None] - batch) ** 2)
+
+    rounds = run(
+        BilevelProblem(upper, lower),
+        FedBiO(0.02),
+        devices,
+        np.zeros(1),
+        np.zeros(1),
+        rounds=4000,
+        participation=UniformSample(1),
+        every=5,
+    )
+    points = [(float(each.x[0]), float(each.y[0])) for each in rounds]
+    # A mean over rounds: by the shares of the participants it would be (2, 2).
+    np.testing.assert_allclose(np.mean(points[200:], axis=0), [1.5, 1.5], atol=0.1)
+
+
+def test_whole_batches_of_half_floats_are_summed_in_single_precision():
+    count = 100_000
+    examples = StoredExamples(
+        jnp.ones(count, jnp.bfloat16), jnp.asarray(0), jnp.asarray(count)
+    )
+    mean = examples.mean(lambda batch: jnp.mean(batch), batch_size=32)
+    assert (mean.dtype, float(mean)) == (jnp.bfloat16, 1.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["LocalBSGM", "FedNest", "SimFBO", "F2SA"])
+def test_whole_batches_work_with_other_algorithms(name):
+    *_, last = run(
+        quadratic.problem(),
+        with_whole_batches(ALGORITHMS[name]()),
+        InMemoryDevices(held()),
+        np.zeros(3),
+        Y,
+        rounds=2,
+    )
+    assert np.isfinite(last.x).all()
+    assert np.abs(last.x).max() > 0
+
+
+def test_robust_means_refuse_devices_that_differ_by_design():
+    algorithm = with_transforms(FedBiO(0.1), TrimmedMean(0.25))
+    with pytest.raises(ValueError, match="A robust mean discards updates that differ"):
+        next(run(quadratic.problem(), algorithm, levels(), np.zeros(3), Y, rounds=1))
+
+
+@pytest.mark.slow
+def test_rare_large_curvatures_do_not_meet_rates_for_small_ones():
+    """One of 30 devices, in 3 of which a round, has 100 times the curvature."""
+    ones = np.ones((1, 1))
+    devices = InMemoryDevices(
+        [LocalExamples(ones, ones * (100.0 if k == 7 else 1.0)) for k in range(30)]
+    )
+
+    def upper(x, y, batch):
+        return 0.5 * jnp.mean((y[None] - batch) ** 2)
+
+    def lower(x, y, batch):
+        return 0.5 * jnp.mean(batch) * jnp.sum((y - x) ** 2)
+
+    *_, last = run(
+        BilevelProblem(upper, lower),
+        AutoFedBiO(rounds=1500, local_steps=1),
+        devices,
+        3 * np.ones(1),
+        np.zeros(1),
+        rounds=1500,
+        participation=UniformSample(3),
+        every=1500,
+    )
+    np.testing.assert_allclose(last.x, 1.0, atol=0.01)
+
+
+def test_weights_may_be_a_series():
+    full = LocalExamples(np.ones(2), np.ones(2))
+    devices = InMemoryDevices({"Oslo": full, "Rome": full})
+    series: Any = pd.Series({"Rome": 3.0, "Oslo": 1.0})
+    assert level_weights(devices, series).upper.tolist() == [0.25, 0.75]
+    with pytest.raises(ValueError, match="Device 0 has no examples"):
+        InMemoryDevices([LocalExamples(None, None)])

@@ -15,6 +15,7 @@ from fedbilevel.algorithms.adjoint import (
     initial_point,
 )
 from fedbilevel.algorithms.auto_measurements import (
+    DRIFTING,
     HALF,
     Measurements,
     Report,
@@ -386,9 +387,10 @@ class AutoFedBiO:
             (x, moments, z, adjoint_velocity),
         )
         power = mean_power(self.local_steps)
-        ratio = arrays.maximum(
-            measured.curvature, FORGETTING + (1.0 - FORGETTING) * measured.curvature
-        )
+        # Over time it is a mean of fourth powers with any number of local steps: a rare
+        # batch of a large curvature must not meet rates for the others.
+        change = number(measured.curvature) ** (DRIFTING / power)
+        ratio = arrays.maximum(change, FORGETTING + (1.0 - FORGETTING) * change)
         return server._replace(
             x=x,
             y=y,
@@ -397,7 +399,7 @@ class AutoFedBiO:
             moments=moments,
             lower_velocity=lower_velocity,
             adjoint_velocity=adjoint_velocity,
-            curvature=unit(server.curvature) * number(ratio) ** (1 / power),
+            curvature=unit(server.curvature) * ratio ** (1 / DRIFTING),
         )
 
     def _observe(self, before: AutoState, after: AutoState) -> Settling:

@@ -27,7 +27,8 @@ GROWTH = 1.5
 FEW = 0.25
 """Under differential privacy, the share of votes that must not be noise."""
 DRIFTING = 4
-"""Power of the mean of curvatures if devices take several local steps."""
+"""Power of the mean of curvatures over devices with several local steps, and over
+time."""
 HALF = 0.5
 """Weight of devices with diverging local steps above which a run always steps back."""
 

@@ -92,11 +92,16 @@ class InMemoryDevices:
     ) -> None:
         if not devices:
             raise ValueError("devices is empty. Pass at least one LocalExamples.")
-        self._names = tuple(devices) if isinstance(devices, Mapping) else None
+        self._names = _names(devices) if isinstance(devices, Mapping) else None
         if isinstance(devices, Mapping):
             devices = list(devices.values())
         for number, device in enumerate(devices):
             require_local(number, device)
+            if device.upper is None and device.lower is None:
+                raise ValueError(
+                    f"Device {number} has no examples. Remove the device, or assign it "
+                    "at least one example."
+                )
         devices = [jax.tree.map(on_host, device) for device in devices]
         self._upper = _concatenate("upper", [device.upper for device in devices])
         self._lower = _concatenate("lower", [device.lower for device in devices])
@@ -293,6 +298,16 @@ class OnDemandDevices:
         require_local(device, loaded)
         require_both(device, loaded)
         return loaded
+
+
+def _names(devices: Mapping[str, LocalExamples]) -> tuple[str, ...]:
+    for name in devices:
+        if not isinstance(name, str):
+            raise TypeError(
+                f"The name of a device is {name!r}. Pass names as text, such as "
+                f"{str(name)!r}."
+            )
+    return tuple(devices)
 
 
 def _check_count(device_count: int) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Int, PyTree
 
 from fedbilevel.mathematics import keys
+from fedbilevel.mathematics.arrays import at_least_single
 from fedbilevel.mathematics.batches import SiteBatch, SiteTerm
 from fedbilevel.mathematics.problem import Batch, Upper
 from fedbilevel.mathematics.sites import view_of_site
@@ -116,7 +117,9 @@ class StoredExamples(NamedTuple):
 
         def add_batch(number: Array, total: PyTree) -> PyTree:
             batch = function(rows(number * batch_size))
-            return jax.tree.map(lambda a, b: a + batch_size * b, total, batch)
+            return jax.tree.map(
+                lambda a, b: a + batch_size * at_least_single(b), total, batch
+            )
 
         def single(row: Batch) -> PyTree:
             return function(jax.tree.map(lambda leaf: leaf[None], row))
@@ -129,11 +132,17 @@ class StoredExamples(NamedTuple):
 
         def add_rows(leaf: Array) -> Array:
             shape = batch_size, *(1,) * (leaf.ndim - 1)
-            return jnp.sum(jnp.where(counted.reshape(shape), leaf, 0), axis=0)
+            wide = jnp.where(counted.reshape(shape), at_least_single(leaf), 0)
+            return jnp.sum(wide, axis=0)
 
-        rest = jax.tree.map(add_rows, jax.vmap(single)(last))
-        total = jax.lax.fori_loop(0, full, add_batch, rest)
-        return jax.tree.map(lambda leaf: leaf / size.astype(leaf.dtype), total)
+        # A sum of many examples exceeds the range and the precision of half floats.
+        each = jax.vmap(single)(last)
+        total = jax.lax.fori_loop(0, full, add_batch, jax.tree.map(add_rows, each))
+        return jax.tree.map(
+            lambda leaf, like: (leaf / size.astype(leaf.dtype)).astype(like.dtype),
+            total,
+            each,
+        )
 
     def _batch(self, rows: Batch) -> Batch:
         if self.term is None:

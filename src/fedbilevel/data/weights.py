@@ -45,8 +45,8 @@ class LevelWeights(NamedTuple):
 
     Example:
         >>> levels = LevelWeights(np.array([0.0, 1.0]), np.array([0.5, 0.5]))
-        >>> levels.devices, levels.factors(levels.upper)
-        (array([0.25, 0.75]), array([0.        , 1.33333333]))
+        >>> levels.devices
+        array([0.25, 0.75])
     """
 
     upper: Float[np.ndarray, "devices"]
@@ -62,14 +62,6 @@ class LevelWeights(NamedTuple):
         """
         mean: Float[np.ndarray, "devices"] = (self.upper + self.lower) / 2
         return mean
-
-    def factors(
-        self, level: Float[np.ndarray, "devices"]
-    ) -> Float[np.ndarray, "devices"]:
-        """Return the factor of each device's loss for the weights of a level."""
-        shares = self.devices
-        factors: Float[np.ndarray, "devices"] = level / np.where(shares > 0, shares, 1)
-        return factors
 
 
 def level_weights(devices: Devices, weights: Weighting) -> LevelWeights:
@@ -97,7 +89,10 @@ def level_weights(devices: Devices, weights: Weighting) -> LevelWeights:
 
 
 def with_levels(
-    devices: Devices, weights: Weighting, x: Upper = None
+    devices: Devices,
+    weights: Weighting,
+    x: Upper = None,
+    participants: int | None = None,
 ) -> tuple[Devices, Float[np.ndarray, "devices"]]:
     """Return devices that know their part of each mean, and their weights in a run.
 
@@ -108,6 +103,7 @@ def with_levels(
         devices: data of all devices.
         weights: weights of the devices, one for both losses or `Weights`.
         x: upper variable.
+        participants: usual number of participants of a round; default: all devices.
 
     Raises:
         ValueError: if weights are invalid, or all devices with examples have weight 0.
@@ -124,8 +120,13 @@ def with_levels(
     _check_rows(x, devices.device_count)
     if np.array_equal(levels.upper, levels.lower) and not parts_by_site(x):
         return devices, levels.devices
-    factors = levels.factors(levels.upper), levels.factors(levels.lower)
-    return DevicesWithTerms(devices, *factors), levels.devices
+    shares = levels.devices
+    if participants is not None and participants < devices.device_count:
+        # Equal shares stay equal in a sample: both means over it are then unbiased.
+        shares = np.where(shares > 0, 1 / np.count_nonzero(shares), 0)
+    unit = np.where(shares > 0, shares, 1)
+    factors = levels.upper / unit, levels.lower / unit
+    return DevicesWithTerms(devices, *factors), shares
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,8 +220,8 @@ def check_weights(
     count = devices.device_count
     if weights is None:
         return np.ones(count)
-    if isinstance(weights, Mapping):
-        weights = _by_number(weights, names_of(devices), name)
+    if isinstance(weights, Mapping) or hasattr(weights, "items"):  # a Series too
+        weights = _by_number(dict(weights.items()), names_of(devices), name)
     try:
         array = np.asarray(weights, float)
     except (TypeError, ValueError):

@@ -1,6 +1,7 @@
 """Any table as a data set: a CSV or Parquet file, a data frame, or arrays by name."""
 
 import csv
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias, overload
@@ -96,6 +97,13 @@ def tabular(
         raise ValueError(
             f"{name}: features has the label {label!r}. Remove it from features."
         )
+    if by == label:
+        raise ValueError(
+            f"{name}: by and label are both {label!r}, so each site would have one "
+            "class. Choose another column for one of them."
+        )
+    if features is not None and not features:
+        raise ValueError(f"{name}: features is empty. Pass at least one column.")
     labels, classes = _classes(name, label, columns[label])
     inputs = {column: columns[column] for column in features or chosen}
     if by is not None:
@@ -135,6 +143,11 @@ def _read_csv(path: Path) -> Columns:
                     f"but the header has {len(header)}. Correct the line."
                 )
             rows.append(row)
+    repeated = [name for name, times in Counter(header).items() if times > 1]
+    if repeated:
+        raise ValueError(
+            f"{path} has several columns {repeated[0]!r}. Rename all but one of them."
+        )
     if not rows:
         raise ValueError(f"{path} has no rows after its header. Use another file.")
     return dict(zip(header, map(list, zip(*rows, strict=True)), strict=True))

@@ -1,5 +1,6 @@
 """Checks of the arguments of a run."""
 
+import logging
 from collections.abc import Callable, Mapping
 from inspect import signature
 
@@ -9,16 +10,22 @@ import numpy as np
 from jaxtyping import PyTree
 
 from fedbilevel.algorithms.optional import Conflict, conflict_of
-from fedbilevel.algorithms.protocol import FederatedAlgorithm
+from fedbilevel.algorithms.protocol import FederatedAlgorithm, Phase
 from fedbilevel.data.devices import Devices
 from fedbilevel.data.examples import StoredData, seen_by
-from fedbilevel.data.weights import Weighting, level_weights, names_of
+from fedbilevel.data.weights import (
+    DevicesWithTerms,
+    Weighting,
+    level_weights,
+    names_of,
+)
 from fedbilevel.engines.limits import Limits
 from fedbilevel.engines.protocol import Engine
 from fedbilevel.error_text import first_line, place_in
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.problem import Batch, BilevelProblem, Lower, Upper
 
+logger = logging.getLogger("fedbilevel")
 ROWS = 7
 """Size of the trial batch of losses: unlikely to fit another dimension by chance."""
 
@@ -212,6 +219,33 @@ def check_rounds(rounds: int) -> None:
         raise ValueError(
             f"rounds is {rounds}. Pass at most {2**31 - 1}: round numbers are 32-bit "
             "integers."
+        )
+
+
+def require_comparable(
+    phases: tuple[Phase, ...], devices: Devices, limits: Limits
+) -> None:
+    """Raise ValueError if updates are compared that differ by design.
+
+    Devices that have only one level, or rows of x of their own, send other updates than
+    the rest: a robust mean would discard them.
+    """
+    if not isinstance(devices, DevicesWithTerms):
+        return
+    if any(phase.aggregation.mean is not None for phase in phases):
+        raise ValueError(
+            "A robust mean discards updates that differ from the others, but these "
+            "devices differ by design: levels have their own weights, or x has parts "
+            "by site. Remove the robust mean from the transforms."
+        )
+    holders = min(np.count_nonzero(devices.upper), np.count_nonzero(devices.lower))
+    if limits.distance is not None and 2 * holders <= devices.device_count:
+        logger.warning(
+            "The distance limit compares uploads with that of the median device, but "
+            "only %d of %d devices have examples of one of the losses: their uploads "
+            "may be excluded. Remove the distance limit, or raise it.",
+            holders,
+            devices.device_count,
         )
 
 

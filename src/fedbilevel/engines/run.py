@@ -27,6 +27,7 @@ from fedbilevel.engines.checks import (
     check_rounds,
     check_run,
     check_variable,
+    require_comparable,
     require_fitting,
 )
 from fedbilevel.engines.costs import Costs, device_costs
@@ -386,7 +387,8 @@ def prepare_arrays(run: Run) -> Prepared:
     x, y = canonical(run.x), canonical(run.y)
     count = devices.device_count
     require_fitting(algorithm, devices, run.weights)
-    devices, enrolled = with_levels(devices, run.weights, x)
+    usual = len(run.participation(run.seed, 0, count))
+    devices, enrolled = with_levels(devices, run.weights, x, usual)
     sample = np.array([run.engine.example_device(count)])
     stored = devices.cohort(sample)
     if has_tensors(stored):
@@ -408,6 +410,7 @@ def prepare_arrays(run: Run) -> Prepared:
     every, opens = algorithm.phases(problem), algorithm.opening(problem)
     check_phases(algorithm, "phases", every)
     check_phases(algorithm, "opening", opens)
+    require_comparable((*opens, *every), devices, run.limits)
     phases = references(False, every)
     opening = references(True, opens) or phases
     costs = {
@@ -416,7 +419,6 @@ def prepare_arrays(run: Run) -> Prepared:
         )
         for reference in dict.fromkeys((*opening, *phases))
     }
-    usual = len(run.participation(run.seed, 0, count))
     arrays = () if devices.in_memory else (data.upper.arrays, data.lower.arrays)
     job = Job(
         problem=problem,

@@ -20,6 +20,7 @@ from jaxtyping import Float
 
 from fedbilevel.mathematics import arrays, tree
 from fedbilevel.mathematics.arrays import Array
+from fedbilevel.mathematics.batches import WholeBatch
 from fedbilevel.mathematics.problem import (
     Batch,
     BilevelProblem,
@@ -155,7 +156,9 @@ class _Products:
         """Return ∇²yy g · vector."""
         if id(batch) in self._read:
             return self._read[id(batch)].hessian(vector)
-        product = _traced_once if arrays.namespace(vector) is jnp else _product
+        # The examples of a whole batch may be no argument of a compiled function.
+        is_plain = arrays.namespace(vector) is jnp and not isinstance(batch, WholeBatch)
+        product = _traced_once if is_plain else _product
         return product(self._oracle, *self._point, batch, vector)
 
     def cross(self, batch: Batch, vector: Lower) -> Upper:

@@ -18,7 +18,7 @@ from fedbilevel.data.devices import (
     require_local,
 )
 from fedbilevel.error_text import first_line
-from fedbilevel.mathematics.arrays import on_host
+from fedbilevel.mathematics.arrays import at_least_single, on_host
 from fedbilevel.mathematics.batches import SiteBatch, SiteTerm
 from fedbilevel.mathematics.keys import HostKey
 from fedbilevel.mathematics.problem import Batch
@@ -85,9 +85,12 @@ class TensorExamples(NamedTuple):
             end = min(begin + batch_size, first + size)
             rows = jax.tree.map(lambda a, s=slice(begin, end): a[s], self.arrays)
             part = function(self._batch(rows))
-            part = jax.tree.map(lambda leaf, n=end - begin: leaf * (n / size), part)
-            total = part if total is None else jax.tree.map(torch.add, total, part)
-        return total
+            # Half precision would lose the parts of many.
+            wide = jax.tree.map(
+                lambda leaf, n=end - begin: at_least_single(leaf) * (n / size), part
+            )
+            total = wide if total is None else jax.tree.map(torch.add, total, wide)
+        return jax.tree.map(lambda leaf, like: leaf.to(like.dtype), total, part)
 
     def _batch(self, rows: Batch) -> Batch:
         if self.term is None:

@@ -67,7 +67,9 @@ def prepare_tensors(run: Run) -> Prepared:
         arrays.canonical((to_tensors(run.x), to_tensors(run.y))),
     )
     require_fitting(algorithm, run.devices, run.weights)
-    devices, weights = with_levels(_tensor_devices(run.devices), run.weights, x)
+    count = run.devices.device_count
+    usual = len(run.participation(run.seed, 0, count))
+    devices, weights = with_levels(_tensor_devices(run.devices), run.weights, x, usual)
     check_losses(problem, x, y, devices)
     problem = for_devices(problem)
     first = algorithm.init(problem, x, y)
@@ -78,7 +80,6 @@ def prepare_tensors(run: Run) -> Prepared:
     check_phases(algorithm, "opening", opens)
     phases = references(False, every)
     key: Any = HostKey.of(run.seed)
-    count = devices.device_count
     job = Job(
         problem=problem,
         algorithm=algorithm,
@@ -87,7 +88,7 @@ def prepare_tensors(run: Run) -> Prepared:
         key=key,
         opening=references(True, opens) or phases,
         phases=phases,
-        cohort_size=len(run.participation(run.seed, 0, count)),
+        cohort_size=usual,
         loaded_bytes=0,
         limits=run.limits,
         # The engine counts the costs of each exchange.
