@@ -34,6 +34,8 @@ class Weights(NamedTuple):
 
 Weighting: TypeAlias = DeviceWeights | Weights
 """Weights of the devices, for both losses or for each; None for equal weights."""
+LARGEST_FACTOR = 2
+"""The largest factor of a device's loss (`LevelWeights.devices`)."""
 
 
 class LevelWeights(NamedTuple):
@@ -152,15 +154,62 @@ class DevicesWithTerms:
         """True if a cohort needs no loading."""
         return self.devices.in_memory
 
+    @property
+    def names(self) -> Sequence[str] | None:
+        """The names of the devices; None if they have none."""
+        return getattr(self.devices, "names", None)
+
     def cohort(self, devices: Int[np.ndarray, "*cohort"]) -> StoredData:
         """Return the data of some devices with their terms."""
-        stored = self.devices.cohort(devices)
-        numbers = np.asarray(devices, np.int32)
-        upper, lower = (
-            level._replace(term=SiteTerm(numbers, factors[devices]))
-            for level, factors in zip(stored, (self.upper, self.lower), strict=True)
-        )
-        return stored._replace(upper=upper, lower=lower)
+        factors = self.upper[devices], self.lower[devices]
+        return with_terms(self.devices.cohort(devices), devices, factors)
+
+
+def with_terms(
+    data: StoredData,
+    numbers: Int[np.ndarray, "*cohort"],
+    factors: tuple[Float[np.ndarray, "*cohort"], Float[np.ndarray, "*cohort"]],
+) -> StoredData:
+    """Return the data of devices with their numbers, and the factors of their losses.
+
+    Args:
+        data: data of the devices.
+        numbers: numbers of the devices.
+        factors: factors of their upper and of their lower losses.
+
+    Example:
+        >>> from fedbilevel.data.examples import StoredExamples
+        >>> rows = StoredExamples(np.ones(3), np.array(0), np.array(3))
+        >>> one = with_terms(StoredData(rows, rows), np.array(4), (np.ones(()),) * 2)
+        >>> int(one.upper.term.number)
+        4
+    """
+    numbers = np.asarray(numbers, np.int32)
+    upper, lower = (
+        level._replace(term=SiteTerm(numbers, of_level))
+        for level, of_level in zip(data, factors, strict=True)
+    )
+    return data._replace(upper=upper, lower=lower)
+
+
+def factors_of(devices: Devices) -> Float[np.ndarray, "devices levels"] | None:
+    """Return both factors of each device; None if both losses have the same weights.
+
+    Example:
+        >>> from fedbilevel import InMemoryDevices, LocalExamples
+        >>> full = LocalExamples(upper=np.ones(3), lower=np.ones(3))
+        >>> devices = InMemoryDevices([full, full])
+        >>> factors_of(with_levels(devices, Weights(upper=[3, 1]))[0])
+        array([[1.2       , 0.8       ],
+               [0.66666667, 1.33333333]])
+        >>> factors_of(devices) is None
+        True
+    """
+    if not isinstance(devices, DevicesWithTerms):
+        return None
+    if np.array_equal(devices.upper, devices.lower):
+        return None
+    return np.stack([devices.upper, devices.lower], axis=1)
 
 
 def held(devices: Devices) -> Bool[np.ndarray, "2 devices"]:
@@ -251,6 +300,10 @@ def _of_level(
 ) -> Float[np.ndarray, "devices"]:
     array = check_weights(weights, devices)
     has = held(devices)[Weights._fields.index(level)]
+    if not has.any():
+        raise ValueError(
+            f"No device has {level} examples. Give {level} examples to at least one."
+        )
     total = array[has].sum()
     if not total:
         raise ValueError(

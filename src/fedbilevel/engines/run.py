@@ -13,7 +13,7 @@ from fedbilevel.algorithms.protocol import FederatedAlgorithm
 from fedbilevel.algorithms.wrapper import find_layer
 from fedbilevel.data.devices import Devices
 from fedbilevel.data.examples import one_device
-from fedbilevel.data.weights import Weighting, with_levels
+from fedbilevel.data.weights import Weighting, factors_of, with_levels
 from fedbilevel.engines.checkpoints.options import (
     CheckpointError,
     Checkpoints,
@@ -57,7 +57,7 @@ from fedbilevel.mathematics.arrays import has_tensors, on_host
 from fedbilevel.mathematics.batches import for_devices
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 from fedbilevel.plurals import count_noun
-from fedbilevel.transforms.rules import check_rules
+from fedbilevel.transforms.rules import LEVELS, check_rules
 from fedbilevel.transforms.transformed import transforms_of
 
 
@@ -428,7 +428,8 @@ def prepare_arrays(run: Run) -> Prepared:
         costs=costs,
     )
     state = RunState(server, run.engine.private_states(private, count))
-    check_rules([*run.limits.names, *transforms_of(algorithm)])
+    levels = [] if factors_of(devices) is None else [LEVELS]
+    check_rules([*run.limits.names, *levels, *transforms_of(algorithm)])
     check_sums(algorithm, enrolled, usual)
     spending = spending_of(
         job,

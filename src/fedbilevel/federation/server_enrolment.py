@@ -163,11 +163,18 @@ def enrol(
 
 
 def _misfit(name: str, text: str, form: LocalExamples) -> str | None:
-    """Return the error if a site's examples do not have the required shapes."""
+    """Return why a site cannot join a run that has begun; None if it can."""
+    enrolment = Enrolment.decode(text.encode())
     try:
-        EnrolledDevices({name: Enrolment.decode(text.encode())}, form)
+        EnrolledDevices({name: enrolment}, form)
     except ValueError as error:
         return readable(str(error))
+    for level in LocalExamples._fields:
+        if level not in enrolment.levels:
+            return (
+                f"it has no {level} examples, but it was counted as a site with both "
+                "when the run began. Start another run with it"
+            )
     return None
 
 

@@ -16,6 +16,12 @@ CLIPPED = "Remove one of them; a clip also limits each update."
 ADD = "Add it."
 NOISES = "device_noise", "server_noise"
 """The places of noise by device."""
+LEVELS = "levels", "different weights of the devices in the two losses"
+"""The place and name of factors of the devices' losses (`LevelWeights.factors`)."""
+EVEN = (
+    "Give every device examples of both losses, and the same weight in both (omit "
+    "Weights)."
+)
 
 
 class Rule(NamedTuple):
@@ -113,6 +119,19 @@ RULES = (
         ADD,
     ),
     Rule(("secure_sums",), ("fixed_point",), "secure sums are sums of integers", ADD),
+    Rule(
+        ("example_noise",),
+        ("levels",),
+        "they multiply the losses of each device by factors, for which ε is not "
+        "computed",
+        EVEN,
+    ),
+    Rule(
+        ("secure_sums",),
+        ("levels",),
+        "a server that chooses a factor for each site could make a sum show one update",
+        EVEN,
+    ),
 )
 """All rules, in the order in which they are checked."""
 
