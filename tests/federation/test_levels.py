@@ -57,6 +57,9 @@ from tests.engines.test_levels import (
 from tests.waiting import HANG
 
 FORM = held()[0]
+# The row of an absent site is the mean of equal uploads, which can differ from them in
+# the last bit: 1e-16. Adam divides this change by its size plus 1e-8.
+TOLERANCES = {"FedBiOAcc, Adam on the server": 1e-8}
 BY_DAY = ("two exchanges, private state",)
 PROBLEM = BilevelProblem(upper_loss, lower_loss)
 PLAIN = quadratic.problem()
@@ -104,7 +107,14 @@ class Recording(InProcess):
         yield from super().exchange(messages, left)
 
 
-def follow(sites: dict[str, Site], algorithm: Any, problem: Any, x: Any, weights: Any):
+def follow(
+    sites: dict[str, Site],
+    algorithm: Any,
+    problem: Any,
+    x: Any,
+    weights: Any,
+    tolerance: float | None = None,
+) -> None:
     """Compare the federation of sites with the simulation."""
     settings: dict[str, Any] = {
         "rounds": 3,
@@ -126,13 +136,14 @@ def follow(sites: dict[str, Site], algorithm: Any, problem: Any, x: Any, weights
     )
     assert np.abs(expected[-1] - expected[0]).max() > 1e-3
     for one, other in zip(ours, expected, strict=True):
-        np.testing.assert_allclose(one, other, rtol=0, atol=1e-10)
+        np.testing.assert_allclose(one, other, rtol=0, atol=tolerance or 1e-10)
 
 
 @in_tiers(quick=(), check=BY_DAY)
 def test_sites_follow_the_simulation(name):
     algorithm, x = ALGORITHMS[name](), start()[0]
-    follow(sites_of(algorithm), algorithm, PROBLEM, x, Weights(UPPER, LOWER))
+    sites = sites_of(algorithm)
+    follow(sites, algorithm, PROBLEM, x, Weights(UPPER, LOWER), TOLERANCES.get(name))
 
 
 @pytest.mark.slow
@@ -188,6 +199,7 @@ def test_each_site_gets_its_own_factors_and_no_others():
     assert names[-2:] == ["factors", "counted"]
 
 
+@pytest.mark.slow
 def test_messages_have_no_factors_if_both_losses_have_the_same_weights():
     x = start()[0]
     same = [0.0, 1.0, 0.0, 0.0, 2.0]
@@ -274,6 +286,7 @@ def test_a_site_beyond_the_rows_of_x_is_refused():
         sites_of(FedBiO(0.1), PROBLEM, x)
 
 
+@pytest.mark.slow
 def test_all_sites_compute_the_same_and_enrol(tmp_path):
     x, algorithm = start()[0], FedBiO(0.1)
     sites = sites_of(algorithm)
@@ -292,6 +305,7 @@ def test_all_sites_compute_the_same_and_enrol(tmp_path):
     assert not result.warnings
 
 
+@pytest.mark.slow
 def test_a_site_without_a_level_cannot_join_later(tmp_path):
     """The others' factors are fixed when a run begins."""
     algorithm = FedBiO(0.1)
@@ -323,17 +337,14 @@ def test_a_device_without_any_examples_cannot_enrol():
         Enrolment.of(LocalExamples(None, None))
 
 
+@pytest.mark.slow
 def test_noise_by_example_excludes_levels():
     algorithm = with_transforms(FedBiO(0.1), ExampleNoise(1.0, 1.0))
     text = "excludes different weights of the devices in the two losses"
     for devices, weights in (
         (levels(), None),
-        (quadratic.devices(2, 3, 0.4), Weights(upper=[1.0, 2.0])),
+        (InMemoryDevices(held()[:2]), Weights(upper=[1.0, 2.0])),
     ):
-        if isinstance(devices, list):
-            from fedbilevel import InMemoryDevices
-
-            devices = InMemoryDevices(devices)
         with pytest.raises(SettingError, match=text):
             next(run(PLAIN, algorithm, devices, X, Y, rounds=1, weights=weights))
     with pytest.raises(RefusedError, match="no upper examples, but the algorithm has"):

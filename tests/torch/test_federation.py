@@ -9,7 +9,16 @@ import jax
 import numpy as np
 import pytest
 
-from fedbilevel import Clip, FedBiO, Simulation, run, with_transforms
+from fedbilevel import (
+    Clip,
+    FedBiO,
+    InMemoryDevices,
+    Simulation,
+    SiteRows,
+    Weights,
+    run,
+    with_transforms,
+)
 from fedbilevel.federation import (
     REHEARSAL,
     Computation,
@@ -75,6 +84,57 @@ def test_sites_of_both_libraries_follow_the_simulation(name):
     expected = trajectory(name, Simulation(), rounds=5)
     for ours, other in zip(states(rounds), expected, strict=True):
         np.testing.assert_allclose(ours, other, rtol=0, atol=1e-9)
+    assert np.abs(expected[-1] - expected[0]).max() > 1e-3
+
+
+@in_tiers(quick=(), check=BY_DAY)
+def test_sites_of_both_libraries_follow_levels_and_rows(name):
+    """A site lacks a level, each level has weights, and x has a row for each site."""
+    algorithm, examples = ALGORITHMS[name](), held()
+    examples[0] = examples[0]._replace(upper=None)
+    examples[2] = examples[2]._replace(lower=None)
+    rows, y = np.linspace(-1, 1, 5 * quadratic.X_SIZE).reshape(5, -1), START[1]
+    x = SiteRows(rows)
+    problems = quadratic.problem(), tensors.problem()
+    sites = {
+        f"site-{number}": Site(
+            number,
+            problems[(number + 1) // 2 % 2],
+            algorithm,
+            local,
+            x,
+            y,
+            form=held()[0],
+            rules=REHEARSAL,
+        )
+        for number, local in enumerate(examples)
+    }
+    assert [site.enrolment.levels for site in sites.values()][:3] == [
+        ("lower",),
+        ("upper", "lower"),
+        ("upper",),
+    ]
+    settings = {"rounds": 3, "weights": Weights(lower=[3.0, 1.0, 1.0, 0.5, 2.0])}
+    ours, expected = (
+        list(
+            states(
+                run(
+                    quadratic.problem(),
+                    algorithm,
+                    devices,
+                    x,
+                    y,
+                    engine=engine,
+                    **settings,
+                )
+            )
+        )
+        for devices, engine in (
+            (enrolled(sites), federation(sites)),
+            (InMemoryDevices(examples), Simulation()),
+        )
+    )
+    np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-9)
     assert np.abs(expected[-1] - expected[0]).max() > 1e-3
 
 

@@ -118,18 +118,18 @@ RULES = (
         "the unit of its integers follows from the bound of an update",
         ADD,
     ),
+    Rule(
+        ("secure_sums",),
+        ("levels",),
+        "a server that chooses a factor for each site could make a sum show one update",
+        EVEN,
+    ),
     Rule(("secure_sums",), ("fixed_point",), "secure sums are sums of integers", ADD),
     Rule(
         ("example_noise",),
         ("levels",),
         "they multiply the losses of each device by factors, for which ε is not "
         "computed",
-        EVEN,
-    ),
-    Rule(
-        ("secure_sums",),
-        ("levels",),
-        "a server that chooses a factor for each site could make a sum show one update",
         EVEN,
     ),
 )
