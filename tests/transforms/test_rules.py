@@ -123,8 +123,8 @@ def test_every_rule_is_refused_in_python_and_in_a_file(rule, place, other, tmp_p
     with pytest.raises(SettingError) as in_python:
         start(places)
     assert rule.reason in str(in_python.value)
-    # A key is in a file once, and a transform of another type is none of its keys. Files
-    # have one weight for a device.
+    # A key is in a file once, and a transform of another type is none of its keys. In a
+    # file a device has one weight.
     if {"staged", "levels"} & set(places) or (
         rule.places == rule.others and place != "mean"
     ):

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
@@ -10,7 +10,6 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from fedbilevel.data.devices import Devices, SizedDevices
-from fedbilevel.data.examples import StoredData
 from fedbilevel.mathematics.batches import SiteTerm
 from fedbilevel.mathematics.problem import Upper
 from fedbilevel.mathematics.sites import parts_by_site
@@ -159,26 +158,26 @@ class DevicesWithTerms:
         """The names of the devices; None if they have none."""
         return getattr(self.devices, "names", None)
 
-    def cohort(self, devices: Int[np.ndarray, "*cohort"]) -> StoredData:
+    def cohort(self, devices: Int[np.ndarray, "*cohort"]) -> Any:
         """Return the data of some devices with their terms."""
         factors = self.upper[devices], self.lower[devices]
         return with_terms(self.devices.cohort(devices), devices, factors)
 
 
 def with_terms(
-    data: StoredData,
+    data: Any,
     numbers: Int[np.ndarray, "*cohort"],
     factors: tuple[Float[np.ndarray, "*cohort"], Float[np.ndarray, "*cohort"]],
-) -> StoredData:
+) -> Any:
     """Return the data of devices with their numbers, and the factors of their losses.
 
     Args:
-        data: data of the devices.
+        data: data of the devices, of arrays or of tensors.
         numbers: numbers of the devices.
         factors: factors of their upper and of their lower losses.
 
     Example:
-        >>> from fedbilevel.data.examples import StoredExamples
+        >>> from fedbilevel.data.examples import StoredData, StoredExamples
         >>> rows = StoredExamples(np.ones(3), np.array(0), np.array(3))
         >>> one = with_terms(StoredData(rows, rows), np.array(4), (np.ones(()),) * 2)
         >>> int(one.upper.term.number)
