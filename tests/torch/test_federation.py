@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 import numpy as np
@@ -27,7 +28,7 @@ from fedbilevel.federation import (
     Site,
     enrol,
 )
-from fedbilevel.torch import bilevel_problem
+from fedbilevel.torch import TensorSimulation, bilevel_problem
 from tests import quadratic
 from tests.algorithms.table import ALGORITHMS, in_tiers
 from tests.engines.federation import START, WEIGHTS, held, trajectory
@@ -114,12 +115,15 @@ def test_sites_of_both_libraries_follow_levels_and_rows(name):
         ("upper", "lower"),
         ("upper",),
     ]
-    settings = {"rounds": 3, "weights": Weights(lower=[3.0, 1.0, 1.0, 0.5, 2.0])}
-    ours, expected = (
+    settings: dict[str, Any] = {
+        "rounds": 3,
+        "weights": Weights(lower=[3.0, 1.0, 1.0, 0.5, 2.0]),
+    }
+    ours, of_tensors, expected = (
         list(
             states(
                 run(
-                    quadratic.problem(),
+                    problem,
                     algorithm,
                     devices,
                     x,
@@ -129,12 +133,14 @@ def test_sites_of_both_libraries_follow_levels_and_rows(name):
                 )
             )
         )
-        for devices, engine in (
-            (enrolled(sites), federation(sites)),
-            (InMemoryDevices(examples), Simulation()),
+        for problem, devices, engine in (
+            (quadratic.problem(), enrolled(sites), federation(sites)),
+            (tensors.problem(), InMemoryDevices(examples), TensorSimulation()),
+            (quadratic.problem(), InMemoryDevices(examples), Simulation()),
         )
     )
     np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(of_tensors, expected, rtol=0, atol=1e-9)
     assert np.abs(expected[-1] - expected[0]).max() > 1e-3
 
 

@@ -12,10 +12,9 @@ from shlex import quote
 from typing import NamedTuple
 
 import jax
-import numpy as np
-from jaxtyping import Int
 
 from fedbilevel.data.devices import Devices
+from fedbilevel.data.weights import Weighting
 from fedbilevel.engines.checkpoints.options import Checkpoints
 from fedbilevel.engines.costs import Costs
 from fedbilevel.engines.exclusions import Exclusions
@@ -76,7 +75,8 @@ class PreparedRun(NamedTuple):
         devices: devices with their data, or the sites that have the data.
         x: start of the upper variable.
         y: start of the lower variable.
-        weights: weights of the devices; None for equal weights.
+        weights: weights of the devices, for both losses or for each; None for equal
+            weights.
         engine: engine that computes the devices' work.
         measure: function that returns the metrics of x and y.
     """
@@ -85,7 +85,7 @@ class PreparedRun(NamedTuple):
     devices: Devices
     x: Upper
     y: Lower
-    weights: Int[np.ndarray, "devices"] | None
+    weights: Weighting
     engine: Engine
     measure: Callable[[Upper, Lower], dict[str, float]]
 

@@ -1,6 +1,6 @@
 """The data of devices as tensors."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -119,8 +119,9 @@ class TensorDevices:
     The tensors stay where they are: on the CPU or another device of PyTorch.
 
     Args:
-        devices: examples of each device. Each level is a tree of tensors or of NumPy
-            arrays, a `Dataset`, or a `DataLoader`, whose batches are read once.
+        devices: examples of each device, by name or in the order of their numbers. Each
+            level is a tree of tensors or of NumPy arrays, a `Dataset`, or a
+            `DataLoader`, whose batches are read once.
 
     Example:
         >>> device = LocalExamples(upper=torch.ones(3, 2), lower=torch.ones(8, 2))
@@ -131,16 +132,27 @@ class TensorDevices:
 
     in_memory = True
 
-    def __init__(self, devices: Sequence[LocalExamples]) -> None:
+    def __init__(
+        self, devices: Sequence[LocalExamples] | Mapping[str, LocalExamples]
+    ) -> None:
         if not devices:
             raise ValueError("devices is empty. Pass at least one LocalExamples.")
+        self._names = tuple(devices) if isinstance(devices, Mapping) else None
+        if isinstance(devices, Mapping):
+            devices = list(devices.values())
         self._levels = _levels_of(devices)
 
     @classmethod
     def of(cls, devices: InMemoryDevices) -> "TensorDevices":
         """Return the devices whose examples are arrays as devices with tensors."""
         local = map(devices.local, range(devices.device_count))
-        return cls([to_tensors(examples) for examples in local])
+        tensors = [to_tensors(examples) for examples in local]
+        return cls(dict(zip(devices.names, tensors, strict=True)))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the devices."""
+        return self._names or tuple(map(str, range(self.device_count)))
 
     @property
     def device_count(self) -> int:
