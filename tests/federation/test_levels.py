@@ -38,6 +38,7 @@ from fedbilevel.federation import (
     enrol,
 )
 from fedbilevel.federation.messages import Task
+from fedbilevel.federation.server_enrolment import prepare_sites
 from fedbilevel.federation.site import compute_on_device
 from fedbilevel.federation.wire_format import decode, encode, pack
 from fedbilevel.mathematics.settings import SettingError
@@ -157,6 +158,43 @@ def test_weights_by_level_alone_are_followed_without_compiling_again():
     compiled = work._cache_size()
     follow(sites, algorithm, PLAIN, X, Weights(UPPER[::-1] * (UPPER > 0) + UPPER))
     assert work._cache_size() == compiled
+
+
+@pytest.mark.slow
+def test_prepared_sites_compile_nothing_at_their_first_task(caplog):
+    def compilations() -> int:
+        text = "Compiling jit(compute_on_device)"
+        return sum(text in message for message in caplog.messages)
+
+    algorithm, weights = FedBiO(0.1, local_steps=7), Weights([2.0, 1.0])
+    devices = InMemoryDevices(held()[:2])
+    sites = {
+        f"site {number}": Site(
+            number, PLAIN, algorithm, devices.local(number), X, Y, rules=REHEARSAL
+        )
+        for number in range(2)
+    }
+    with jax.log_compiles(True):
+        sites["site 0"].warm_up()
+        assert compilations() == 1
+        prepare_sites(InProcess(sites), list(sites), HANG)
+        prepare_sites(InProcess(sites), list(sites), HANG)
+        before = compilations()
+        assert before == 2
+        engine = federated(sites)
+        list(
+            run(
+                PLAIN,
+                algorithm,
+                enrolled(sites),
+                X,
+                Y,
+                rounds=2,
+                weights=weights,
+                engine=engine,
+            )
+        )
+        assert compilations() == before
 
 
 @pytest.mark.slow

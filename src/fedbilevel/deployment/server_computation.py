@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 
+from fedbilevel.data.weights import factors_of, with_levels
 from fedbilevel.deployment.deadlines import ENROLMENT, EXCHANGE, MEASUREMENT
 from fedbilevel.deployment.gc_control import GarbageCollector
 from fedbilevel.deployment.server_report import ServerReport
@@ -19,6 +20,7 @@ from fedbilevel.federation import EnrolmentTerms, Exchange, Federation, Transpor
 from fedbilevel.federation.computation import Computation
 from fedbilevel.federation.device_state import MAX_STATES
 from fedbilevel.federation.release_log import ReleaseLog
+from fedbilevel.federation.server_enrolment import prepare_sites
 from fedbilevel.federation.survivor_log import SurvivorLog
 from fedbilevel.mathematics.problem import Lower, Upper
 from fedbilevel.problems.task import Model
@@ -74,6 +76,11 @@ def federated_work(
     )
     exclude(absent)
     reports.warn(warnings)
+    weights = weights_of(experiment, devices)
+    if factors_of(with_levels(devices, weights, model.x)[0]) is not None:
+        reports.enter(ENROLMENT)
+        present = [name for name in sites if name not in absent]
+        prepare_sites(transport, present, settings.enrolment_timeout)
     reports.enter(EXCHANGE)
     garbage = GarbageCollector()
 
@@ -100,7 +107,6 @@ def federated_work(
         secure_sums=_root(kit) if settings.secure_sums else None,
         survivors=SurvivorLog(directory / SURVIVORS),
     )
-    weights = weights_of(experiment, devices)
     measure = metrics_of(model.metrics)
     return PreparedRun(
         model.problem, devices, model.x, model.y, weights, engine, measure_in_stage

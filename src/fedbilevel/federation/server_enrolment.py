@@ -16,6 +16,7 @@ from fedbilevel.federation.computation import (
 )
 from fedbilevel.federation.enrolment import EnrolledDevices, Enrolment
 from fedbilevel.federation.transport import (
+    PREPARE,
     Failure,
     FailureCause,
     RefusedError,
@@ -160,6 +161,28 @@ def enrol(
         and (name in (*missing, *failed) or reasons[name].cause is FailureCause.LATE)
     }
     return EnrolmentResult(devices, absent, warnings)
+
+
+def prepare_sites(transport: Transport, names: Sequence[str], seconds: float) -> None:
+    """Let sites compile for tasks with factors, which none of them could foresee.
+
+    A site that does not answer compiles at its first task.
+
+    Args:
+        transport: connection to the sites.
+        names: names of the enrolled sites.
+        seconds: timeout.
+
+    Example:
+        >>> from fedbilevel.federation import InProcess
+        >>> prepare_sites(InProcess({}), [], seconds=1.0)
+    """
+    until, awaited = time.monotonic() + seconds, set(names)
+    messages = dict.fromkeys(names, PREPARE)
+    for reply in transport.exchange(messages, lambda: until - time.monotonic()):
+        awaited.discard(reply.device)
+        if not awaited:
+            break
 
 
 def _misfit(name: str, text: str, form: LocalExamples) -> str | None:

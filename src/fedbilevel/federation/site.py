@@ -55,7 +55,7 @@ from fedbilevel.federation.site_rules import (
 from fedbilevel.federation.site_terms import Factors, SiteTerms
 from fedbilevel.federation.sum_record import SumRecord
 from fedbilevel.federation.task_record import TaskRecord
-from fedbilevel.federation.transport import RefusedError
+from fedbilevel.federation.transport import PREPARE, RefusedError
 from fedbilevel.federation.wire_format import encode, pack, unpack
 from fedbilevel.mathematics.batches import for_devices
 from fedbilevel.mathematics.chacha import secret_key
@@ -199,6 +199,7 @@ class Site:
         self._terms = SiteTerms(number, self.enrolment, x, algorithm)
         self._stored = one_device(own.cohort(np.array([0])))
         self._data = self._terms.add(self._stored, self._terms.usual)
+        self._is_prepared = self._terms.usual is not None
         self._setting = problem, algorithm, examples, x, y
         check_means(problem.for_jax, x, y, self._data, self.enrolment.levels)
         problem = for_devices(problem)
@@ -241,18 +242,23 @@ class Site:
         require_work(rules, sizes)
         require_shared_entries(rules, problem, x, y, self._data, levels)
 
-    def warm_up(self) -> None:
+    def warm_up(self, *, with_factors: bool = False) -> None:
         """Compile every distinct phase, so that no exchange waits for compilation.
 
-        Nothing is computed: a phase may take minutes. PyTorch compiles nothing. A site
-        with examples of both losses compiles once more at its first task with factors,
-        since it cannot know that other sites lack a level.
+        Nothing is computed: a phase may take minutes. PyTorch compiles nothing.
+
+        Args:
+            with_factors: whether tasks will have factors. A site with examples of both
+                losses learns it from the server (`PREPARE`), once all have enrolled.
 
         Raises:
             RefusedError: if the site cannot charge a phase to its account of ε.
         """
         if self._tensors is not None:
             return
+        data = self._data
+        if with_factors:
+            data = self._terms.add(self._stored, self._terms.usual or (1.0, 1.0))
         for reference in self._references():
             # Traced now for the charges, too.
             self._charges.of(reference)
@@ -260,7 +266,7 @@ class Site:
                 self._algorithm,
                 self._form_of(reference),
                 self._states.get("", None),
-                self._data,
+                data,
                 self._key_for_warm_up(),
                 problem=self._problem,
                 reference=reference,
@@ -315,6 +321,11 @@ class Site:
         Raises:
             RefusedError: if the task is not valid, or the rules forbid it.
         """
+        if message == PREPARE:
+            if not self._is_prepared:
+                self.warm_up(with_factors=True)
+            self._is_prepared = True
+            return PREPARE
         if is_secure(message):
             if self._secure is None:
                 raise RefusedError(
