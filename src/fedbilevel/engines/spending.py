@@ -382,7 +382,8 @@ def _check_device_noise(
     if np.any(weights != weights[0]):
         raise ValueError(
             "DeviceNoise needs equal weights of the devices, since each adds the same "
-            "noise. Omit weights, or use GaussianNoise."
+            "noise. Omit weights and give every device examples of both losses, or "
+            "use GaussianNoise."
         )
     if cohort_size < noise.devices:
         raise ValueError(
