@@ -2,6 +2,7 @@
 
 import re
 from typing import Any
+from unittest.mock import Mock
 
 import jax
 import numpy as np
@@ -12,6 +13,7 @@ from fedbilevel import (
     ExampleNoise,
     FedBiO,
     InMemoryDevices,
+    Limits,
     LocalExamples,
     Simulation,
     SiteRows,
@@ -22,8 +24,11 @@ from fedbilevel import (
     with_whole_batches,
 )
 from fedbilevel.data.weights import level_weights
+from fedbilevel.deployment.server_computation import federated_work
+from fedbilevel.deployment.server_report import ServerReport
 from fedbilevel.engines.preparation import canonical
 from fedbilevel.engines.protocol import Moment, PhaseReference
+from fedbilevel.experiments.schema import CustomProblem, Experiment, FederationSettings
 from fedbilevel.federation import (
     REHEARSAL,
     Computation,
@@ -40,8 +45,10 @@ from fedbilevel.federation import (
 from fedbilevel.federation.messages import Task
 from fedbilevel.federation.server_enrolment import prepare_sites
 from fedbilevel.federation.site import compute_on_device
+from fedbilevel.federation.transport import PREPARE
 from fedbilevel.federation.wire_format import decode, encode, pack
 from fedbilevel.mathematics.settings import SettingError
+from fedbilevel.problems import Model
 from tests import quadratic
 from tests.algorithms.table import ALGORITHMS, in_tiers
 from tests.engines.test_levels import (
@@ -389,3 +396,33 @@ def test_noise_by_example_excludes_levels():
             next(run(PLAIN, algorithm, devices, X, Y, rounds=1, weights=weights))
     with pytest.raises(RefusedError, match="no upper examples, but the algorithm has"):
         sites_of(algorithm, PLAIN, X)
+
+
+@pytest.mark.slow
+def test_the_server_of_a_job_prepares_sites_and_drops_the_distance_limit(tmp_path):
+    """The median site is no measure for the only site with upper examples."""
+    sites = sites_of(FedBiO(0.1), PLAIN, X)
+    experiment = Experiment(
+        FedBiO(0.1),
+        problem=CustomProblem(tmp_path / "unread.py"),
+        norm_limit=1e6,
+        distance_limit=10.0,
+        federation=FederationSettings(sites=tuple(sites)),
+    )
+    transport = Recording(sites)
+    reports = Mock(spec=ServerReport)
+    work = federated_work(
+        experiment,
+        Model(PLAIN, X, Y, {}, FORM),
+        "first",
+        tmp_path,
+        transport,
+        reports,
+        lambda absent: None,
+        tmp_path,
+    )
+    assert transport.sent == [dict.fromkeys(sites, PREPARE)]
+    assert work.limits == Limits(norm=1e6)
+    (warnings,) = reports.warn.call_args.args
+    assert sorted(warnings) == ["site 0", "site 2", "site 3"]
+    assert warnings["site 3"].startswith("has no lower examples, so distance_limit")

@@ -88,6 +88,7 @@ def start(places: Counter[str]) -> None:
         GaussianNoise(1.0, epsilon=1.0, from_seed=True)
     inner: Any = FedBiO(0.1)
     weights = Weights(upper=[1.0, 2.0]) if "levels" in places else None
+    weights = Weights(upper=[1.0, 0.0]) if "one_level" in places else weights
     if "secure_sums" in places:
         secure_run(inner, weights=Weights(lower=range(5)) if weights else None)
     transforms = [
@@ -125,7 +126,7 @@ def test_every_rule_is_refused_in_python_and_in_a_file(rule, place, other, tmp_p
     assert rule.reason in str(in_python.value)
     # A key is in a file once, and a transform of another type is none of its keys. In a
     # file a device has one weight.
-    if {"staged", "levels"} & set(places) or (
+    if {"staged", "levels", "one_level"} & set(places) or (
         rule.places == rule.others and place != "mean"
     ):
         return

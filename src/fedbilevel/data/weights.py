@@ -211,6 +211,19 @@ def factors_of(devices: Devices) -> Float[np.ndarray, "devices levels"] | None:
     return np.stack([devices.upper, devices.lower], axis=1)
 
 
+def have_one_level(factors: Float[np.ndarray, "devices levels"] | None) -> bool:
+    """Return whether a device contributes to one of the two losses only.
+
+    Args:
+        factors: result of `factors_of`.
+
+    Example:
+        >>> have_one_level(np.array([[2.0, 0.0], [0.5, 1.5]])), have_one_level(None)
+        (True, False)
+    """
+    return factors is not None and bool(np.any(factors == LARGEST_FACTOR))
+
+
 def held(devices: Devices) -> Bool[np.ndarray, "2 devices"]:
     """Return masks of the devices that have upper and lower examples.
 

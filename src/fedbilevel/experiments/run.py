@@ -19,6 +19,7 @@ from fedbilevel.engines.checkpoints.options import Checkpoints
 from fedbilevel.engines.costs import Costs
 from fedbilevel.engines.exclusions import Exclusions
 from fedbilevel.engines.inspection import NoUploadsError
+from fedbilevel.engines.limits import Limits
 from fedbilevel.engines.participation import FullParticipation, UniformSample
 from fedbilevel.engines.protocol import Engine
 from fedbilevel.engines.round import Round
@@ -77,6 +78,7 @@ class PreparedRun(NamedTuple):
         y: start of the lower variable.
         weights: weights of the devices, for both losses or for each; None for equal
             weights.
+        limits: limits on uploads.
         engine: engine that computes the devices' work.
         measure: function that returns the metrics of x and y.
     """
@@ -86,6 +88,7 @@ class PreparedRun(NamedTuple):
     x: Upper
     y: Lower
     weights: Weighting
+    limits: Limits
     engine: Engine
     measure: Callable[[Upper, Lower], dict[str, float]]
 
@@ -104,7 +107,14 @@ def prepare_run(experiment: Experiment) -> PreparedRun:
     weights = weights_of(experiment, task.devices)
     measure = measurements(task, weights, experiment.evaluation.metrics)
     return PreparedRun(
-        task.problem, task.devices, task.x, task.y, weights, engine, measure
+        task.problem,
+        task.devices,
+        task.x,
+        task.y,
+        weights,
+        experiment.limits,
+        engine,
+        measure,
     )
 
 
@@ -331,7 +341,7 @@ def run_of(experiment: Experiment, prepared: PreparedRun) -> Run:
         participation=FullParticipation() if count is None else UniformSample(count),
         weights=prepared.weights,
         engine=prepared.engine,
-        limits=experiment.limits,
+        limits=prepared.limits,
     )
 
 
