@@ -10,8 +10,10 @@ import pytest
 
 from fedbilevel import (
     BilevelProblem,
+    Clip,
     ExampleNoise,
     FedBiO,
+    FixedPoint,
     InMemoryDevices,
     Limits,
     LocalExamples,
@@ -205,6 +207,33 @@ def test_prepared_sites_compile_nothing_at_their_first_task(caplog):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "transforms",
+    [(ExampleNoise(0.5, 1.0, from_seed=True),), (Clip(0.5), FixedPoint())],
+)
+def test_rows_by_site_alone_allow_transforms_without_factors(transforms):
+    algorithm = with_transforms(FedBiO(0.1, 0.3, 0.5, 0.4), *transforms)
+    rows = np.linspace(-1, 1, 3 * quadratic.X_SIZE).reshape(3, -1)
+    x, devices = SiteRows(rows), InMemoryDevices(held()[:3])
+    sites = {
+        f"site {number}": Site(
+            number, PLAIN, algorithm, devices.local(number), x, Y, rules=REHEARSAL
+        )
+        for number in range(3)
+    }
+    ours, expected = (
+        numbers(run(PLAIN, algorithm, held_by, x, Y, rounds=3, engine=engine))
+        for held_by, engine in (
+            (enrolled(sites), federated(sites)),
+            (devices, Simulation()),
+        )
+    )
+    assert np.abs(expected[-1] - expected[0]).max() > 1e-4
+    for one, other in zip(ours, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-10)
+
+
+@pytest.mark.slow
 def test_whole_batches_are_followed():
     algorithm = with_whole_batches(FedBiO(0.1, 0.3, 0.5, 0.4))
     x = start()[0]
@@ -233,6 +262,7 @@ def recorded_tasks(problem: Any, x: Any, weights: Any) -> dict[str, dict[str, An
     return {name: decode(message) for name, message in messages.items()}
 
 
+@pytest.mark.slow
 def test_each_site_gets_its_own_factors_and_no_others():
     weights = Weights(UPPER, LOWER)
     tasks = recorded_tasks(PLAIN, X, weights)
