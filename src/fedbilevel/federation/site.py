@@ -117,10 +117,10 @@ class Site:
         examples: examples of the site.
         x: start of the upper variable; only its shapes and types matter.
         y: start of the lower variable.
-        form: examples with the required shapes and types, for a site that has examples
-            of one loss only; None for other sites.
         directory: directory of device states and of the record of answered tasks, with
             a subdirectory for each run; None to keep them in memory.
+        form: examples with the required shapes and types, for a site that has examples
+            of one loss only; None for other sites.
         rules: rules set by the operator.
         salt: secret bytes from which samples are drawn; random by default. Not used
             with `simulated_draws`.
