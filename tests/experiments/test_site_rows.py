@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fedbilevel import FedBiO, InMemoryDevices, LocalExamples, Weights, datasets
+from fedbilevel.commands.run_monitor import follow
 from fedbilevel.data.partitions import take
 from fedbilevel.datasets.table import GroupedDataSet
 from fedbilevel.experiments.build import build_task, require_finite, weights_of
@@ -167,6 +168,14 @@ def test_devices_and_sites_have_the_names_of_the_data(directory):
     assert sites_of(given) == sites
 
 
+@pytest.mark.slow
+@pytest.mark.single_precision
+def test_a_finished_run_has_the_names_of_its_devices(directory):
+    experiment = read_experiment(directory / "first.toml")
+    end = follow(experiment, directory / "run", resume=False, quiet=True)
+    assert end == (True, 0, tuple(SIZES))
+
+
 def test_names_that_no_site_may_have_become_numbers(directory):
     table = directory / "people.csv"
     table.write_text(table.read_text().replace("Ohio", "New York"))
@@ -176,7 +185,7 @@ def test_names_that_no_site_may_have_become_numbers(directory):
 
 
 @pytest.mark.parametrize(
-    "names", [("server", "a"), ("a", "A"), ("0", "1"), ("a/b", "c"), ("é", "c"), ("",)]
+    "names", [("server", "a"), ("a", "A"), None, ("a/b", "c"), ("é", "c"), ("",)]
 )
 def test_names_of_devices_that_are_no_names_of_sites(names):
     assert names_for_sites(names) is None

@@ -251,6 +251,21 @@ def names_of(devices: Devices) -> Sequence[str]:
     return names or tuple(map(str, range(devices.device_count)))
 
 
+def given_names(devices: Devices) -> Sequence[str] | None:
+    """Return the names of all devices; None if their names are their numbers.
+
+    Example:
+        >>> from fedbilevel import InMemoryDevices, LocalExamples
+        >>> full = LocalExamples(upper=np.ones(3), lower=np.ones(3))
+        >>> given_names(InMemoryDevices([full, full])) is None
+        True
+        >>> given_names(InMemoryDevices({"Oslo": full}))
+        ('Oslo',)
+    """
+    names = names_of(devices)
+    return None if tuple(names) == tuple(map(str, range(len(names)))) else names
+
+
 def check_weights(
     weights: DeviceWeights, devices: Devices, name: str = "weights"
 ) -> Float[np.ndarray, "devices"]:

@@ -1,8 +1,10 @@
 """The parts of an experiment on the server and on the sites of a federation."""
 
 import re
+from collections.abc import Sequence
 
 from fedbilevel.data.devices import LocalExamples
+from fedbilevel.data.weights import given_names
 from fedbilevel.experiments.build import build_task
 from fedbilevel.experiments.custom_problem import custom_examples, custom_model
 from fedbilevel.experiments.schema import CustomProblem, Experiment
@@ -45,7 +47,7 @@ def sites_of(experiment: Experiment) -> tuple[str, ...]:
     count, names = experiment.partition.devices, None
     if experiment.partition.has_sites or experiment.brings_data:
         devices = build_task(experiment).devices
-        count, names = devices.device_count, names_for_sites(devices.names)
+        count, names = devices.device_count, names_for_sites(given_names(devices))
     if sites is not None and len(sites) != count:
         raise ValueError(
             f"federation.sites has {count_noun(len(sites), 'name')}, but the examples "
@@ -55,7 +57,7 @@ def sites_of(experiment: Experiment) -> tuple[str, ...]:
     return _check_sites(experiment, sites)
 
 
-def names_for_sites(names: tuple[str, ...]) -> tuple[str, ...] | None:
+def names_for_sites(names: Sequence[str] | None) -> tuple[str, ...] | None:
     """Return names of devices if they are also valid names of sites; None otherwise.
 
     A site's name is also that of its certificate and of its kit's directory.
@@ -63,14 +65,13 @@ def names_for_sites(names: tuple[str, ...]) -> tuple[str, ...] | None:
     Example:
         >>> names_for_sites(("Maine", "New-York"))
         ('Maine', 'New-York')
-        >>> names_for_sites(("Maine", "New York")) is names_for_sites(("0", "1"))
+        >>> names_for_sites(("Maine", "New York")) is None
         True
     """
-    are_numbers = names == tuple(map(str, range(len(names))))
-    distinct = {name.lower() for name in names} - RESERVED
-    if are_numbers or len(distinct) < len(names):
+    if names is None or not all(map(SITE_NAME.fullmatch, names)):
         return None
-    return names if all(map(SITE_NAME.fullmatch, names)) else None
+    distinct = {name.lower() for name in names} - RESERVED
+    return tuple(names) if len(distinct) == len(names) else None
 
 
 def _check_sites(experiment: Experiment, sites: tuple[str, ...]) -> tuple[str, ...]:
