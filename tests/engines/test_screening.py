@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 
 from fedbilevel import (
     Checkpoints,
+    DebugSimulation,
     Engine,
     FedBiO,
     InMemoryDevices,
@@ -28,6 +29,7 @@ from fedbilevel import (
     sweep,
 )
 from fedbilevel.algorithms import map_phases
+from fedbilevel.engines.debug import DeviceError
 from fedbilevel.engines.iteration import MOST_PENDING
 from fedbilevel.engines.screening import acceptable
 from tests import quadratic
@@ -287,3 +289,20 @@ def test_squares_beyond_the_range_do_not_hide_the_norm():
     for limit, first in ((2e30, True), (1.4e30, False), (None, True)):
         actual = acceptable(uploads, {}, everyone, Limits(limit))
         assert actual.tolist() == [first, True, True]
+
+
+@pytest.mark.slow
+def test_warnings_and_errors_have_the_names_of_the_devices(caplog):
+    added = np.zeros((DEVICES, 1))
+    added[2] = np.nan
+    held = devices(added)
+    named = InMemoryDevices({f"city {k}": held.local(k) for k in range(DEVICES)})
+    arguments = quadratic.problem(), Poisoned(FedBiO(0.1)), named, *START
+    with caplog.at_level(logging.WARNING, "fedbilevel"):
+        list(run(*arguments, rounds=1))
+    assert caplog.messages == [
+        "Round 0, exchange 0: excluded device city 2 (in 1 of its 1 rounds): upload is "
+        "not finite"
+    ]
+    with pytest.raises(DeviceError, match="Device city 2, round 0"):
+        list(run(*arguments, rounds=1, engine=DebugSimulation()))

@@ -6,13 +6,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedbilevel import FedBiO, datasets
+from fedbilevel import FedBiO, InMemoryDevices, LocalExamples, Weights, datasets
+from fedbilevel.commands.run_monitor import follow
 from fedbilevel.data.partitions import take
 from fedbilevel.datasets.table import GroupedDataSet
-from fedbilevel.experiments.build import build_task
+from fedbilevel.experiments.build import build_task, require_finite, weights_of
+from fedbilevel.experiments.federation import names_for_sites, sites_of
 from fedbilevel.experiments.files.read import ExperimentError, read_experiment
 from fedbilevel.experiments.files.write import write_experiment
 from fedbilevel.experiments.schema import Data, Experiment, Partition
+from fedbilevel.experiments.schema.federation import FederationSettings
 from fedbilevel.experiments.site_rows import mixed_order
 from fedbilevel.experiments.split_data import split_data
 
@@ -154,6 +157,54 @@ def test_a_wrong_combination_is_refused_in_a_sentence(old, new, message, directo
     with pytest.raises(ExperimentError) as caught:
         read_experiment(directory / "first.toml")
     assert message in str(caught.value)
+
+
+def test_devices_and_sites_have_the_names_of_the_data(directory):
+    experiment = read_experiment(directory / "first.toml")
+    assert build_task(experiment).devices.names == tuple(SIZES)
+    assert sites_of(experiment) == tuple(SIZES)
+    sites = ("a", "b", "c", "d")
+    given = replace(experiment, federation=FederationSettings(sites=sites))
+    assert sites_of(given) == sites
+
+
+@pytest.mark.slow
+@pytest.mark.single_precision
+def test_a_finished_run_has_the_names_of_its_devices(directory):
+    experiment = read_experiment(directory / "first.toml")
+    end = follow(experiment, directory / "run", resume=False, quiet=True)
+    assert end == (True, 0, tuple(SIZES))
+
+
+def test_names_that_no_site_may_have_become_numbers(directory):
+    table = directory / "people.csv"
+    table.write_text(table.read_text().replace("Ohio", "New York"))
+    experiment = read_experiment(directory / "first.toml")
+    assert "New York" in build_task(experiment).devices.names
+    assert sites_of(experiment) == ("site-1", "site-2", "site-3", "site-4")
+
+
+@pytest.mark.parametrize(
+    "names", [("server", "a"), ("a", "A"), None, ("a/b", "c"), ("é", "c"), ("",)]
+)
+def test_names_of_devices_that_are_no_names_of_sites(names):
+    assert names_for_sites(names) is None
+
+
+def test_weights_by_size_are_those_of_each_level_if_a_device_lacks_one():
+    rows = np.ones(3)
+    experiment = Experiment(FedBiO(0.1), weight_by_size=True, size_limit=2)
+    devices = InMemoryDevices([LocalExamples(rows, None), LocalExamples(None, rows)])
+    weights = weights_of(experiment, devices)
+    assert isinstance(weights, Weights)
+    np.testing.assert_array_equal(weights, [[2, 0], [0, 2]])
+
+
+def test_a_number_that_is_not_finite_is_found_behind_a_placeholder():
+    bad = np.array([1.0, np.nan])
+    local = {"Oslo": LocalExamples(np.ones(2), None), "Rome": LocalExamples(None, bad)}
+    with pytest.raises(ValueError, match="Device Rome: row 1 of its lower examples"):
+        require_finite(InMemoryDevices(local))
 
 
 def test_natural_devices_are_the_groups_of_the_data(directory, monkeypatch):

@@ -35,12 +35,24 @@ TASK = Task(
     np.array([0, 7], np.uint32),
     (2, 1),
     {":": np.ones(5)},
+    (0.5, 1.5),
 ).encode()
 ENROLMENT = Enrolment.of(LocalExamples(np.ones((3, 2)), {"a": np.ones(4)})).encode()
 NUMBERS = [0, 1, 2, 3, 7, 8, 24, 255, 2**31, 2**40, 2**53, 2**62, 2**63, 2**64 - 1]
 NUMBERS += [2**64, -1, -(2**63), 10**30, 10**400]
 TYPES = [*DTYPES, "F8_E4M3", "F8_E5M2", "F8_E8M0", "F4", "F6_E2M3", "C64", "C128", ""]
-WORDS = ["run", "moment", "phase", ":['x']", ":", "", "a\0b", "__metadata__", "é" * 9]
+WORDS = [
+    "run",
+    "moment",
+    "phase",
+    "factors",
+    ":['x']",
+    ":",
+    "",
+    "a\0b",
+    "__metadata__",
+    "é" * 9,
+]
 LARGE = 1_000_000
 
 
@@ -238,6 +250,7 @@ def check(message: bytes) -> int:
         assert task.run.isalnum()
         assert task.key.dtype == np.uint32
         assert min(task.counted) >= 0
+        assert all(0 <= factor <= 2 for factor in task.factors or ())
     except RefusedError:
         refused += 1
     try:
@@ -270,7 +283,9 @@ def check_enrolment(message: bytes) -> int:
         result = Enrolment.decode(message)
     except RefusedError:
         return 1
-    assert all(0 < size < 2**31 for size in (result.upper_size, result.lower_size))
+    sizes = result.upper_size, result.lower_size
+    assert 0 <= min(sizes) <= max(sizes) < 2**31
+    assert max(sizes) > 0
     assert all(isinstance(item, str) for item in result.upper.values())
     return 0
 

@@ -121,8 +121,8 @@ def test_a_run_names_those_who_stayed_away_and_why(caplog):
             {"site-3": "did not answer in time"} if wanted else {}
         )
     assert caplog.messages[0] == (
-        "Round 0, exchange 0: excluded device 3 (in 1 of its 1 rounds): did not answer "
-        "in time"
+        "Round 0, exchange 0: excluded device site-3 (in 1 of its 1 rounds): did not "
+        "answer in time"
     )
     # A warning when the count has doubled, including rounds without contact.
     counts = [message.split("(in ")[1][:13] for message in caplog.messages]

@@ -4,12 +4,22 @@
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 import numpy as np
 import pytest
 
-from fedbilevel import Clip, FedBiO, Simulation, run, with_transforms
+from fedbilevel import (
+    Clip,
+    FedBiO,
+    InMemoryDevices,
+    Simulation,
+    SiteRows,
+    Weights,
+    run,
+    with_transforms,
+)
 from fedbilevel.federation import (
     REHEARSAL,
     Computation,
@@ -18,7 +28,7 @@ from fedbilevel.federation import (
     Site,
     enrol,
 )
-from fedbilevel.torch import bilevel_problem
+from fedbilevel.torch import TensorSimulation, bilevel_problem
 from tests import quadratic
 from tests.algorithms.table import ALGORITHMS, in_tiers
 from tests.engines.federation import START, WEIGHTS, held, trajectory
@@ -75,6 +85,62 @@ def test_sites_of_both_libraries_follow_the_simulation(name):
     expected = trajectory(name, Simulation(), rounds=5)
     for ours, other in zip(states(rounds), expected, strict=True):
         np.testing.assert_allclose(ours, other, rtol=0, atol=1e-9)
+    assert np.abs(expected[-1] - expected[0]).max() > 1e-3
+
+
+@in_tiers(quick=(), check=BY_DAY)
+def test_sites_of_both_libraries_follow_levels_and_rows(name):
+    """A site lacks a level, each level has weights, and x has a row for each site."""
+    algorithm, examples = ALGORITHMS[name](), held()
+    examples[0] = examples[0]._replace(upper=None)
+    examples[2] = examples[2]._replace(lower=None)
+    rows, y = np.linspace(-1, 1, 5 * quadratic.X_SIZE).reshape(5, -1), START[1]
+    x = SiteRows(rows)
+    problems = quadratic.problem(), tensors.problem()
+    sites = {
+        f"site-{number}": Site(
+            number,
+            problems[(number + 1) // 2 % 2],
+            algorithm,
+            local,
+            x,
+            y,
+            form=held()[0],
+            rules=REHEARSAL,
+        )
+        for number, local in enumerate(examples)
+    }
+    assert [site.enrolment.levels for site in sites.values()][:3] == [
+        ("lower",),
+        ("upper", "lower"),
+        ("upper",),
+    ]
+    settings: dict[str, Any] = {
+        "rounds": 3,
+        "weights": Weights(lower=[3.0, 1.0, 1.0, 0.5, 2.0]),
+    }
+    ours, of_tensors, expected = (
+        list(
+            states(
+                run(
+                    problem,
+                    algorithm,
+                    devices,
+                    x,
+                    y,
+                    engine=engine,
+                    **settings,
+                )
+            )
+        )
+        for problem, devices, engine in (
+            (quadratic.problem(), enrolled(sites), federation(sites)),
+            (tensors.problem(), InMemoryDevices(examples), TensorSimulation()),
+            (quadratic.problem(), InMemoryDevices(examples), Simulation()),
+        )
+    )
+    np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(of_tensors, expected, rtol=0, atol=1e-9)
     assert np.abs(expected[-1] - expected[0]).max() > 1e-3
 
 

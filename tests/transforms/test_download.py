@@ -204,9 +204,9 @@ def test_messages_to_sites_have_integers(monkeypatch):
     sent: list[dict[str, np.ndarray]] = []
     encode_for = Task.encode_for
 
-    def recorded(self, counted):
+    def recorded(self, *arguments):
         sent.append(self.arrays)
-        return encode_for(self, counted)
+        return encode_for(self, *arguments)
 
     monkeypatch.setattr(Task, "encode_for", recorded)
     algorithm = with_transforms(FedBiO(0.1), SMALL, LARGEST)

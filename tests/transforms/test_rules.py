@@ -21,6 +21,7 @@ from fedbilevel import (
     Limits,
     LocalExamples,
     TopK,
+    Weights,
     run,
     with_transforms,
 )
@@ -86,8 +87,10 @@ def start(places: Counter[str]) -> None:
     if "from_seed" in places:
         GaussianNoise(1.0, epsilon=1.0, from_seed=True)
     inner: Any = FedBiO(0.1)
+    weights = Weights(upper=[1.0, 2.0]) if "levels" in places else None
+    weights = Weights(upper=[1.0, 0.0]) if "one_level" in places else weights
     if "secure_sums" in places:
-        secure_run(inner)
+        secure_run(inner, weights=Weights(lower=range(5)) if weights else None)
     transforms = [
         TRANSFORMS[place] for place in TRANSFORMS for _ in range(places[place])
     ]
@@ -96,7 +99,8 @@ def start(places: Counter[str]) -> None:
     limits = {key[: -len("_limit")]: LIMITS[key] for key in LIMITS if key in places}
     devices = InMemoryDevices([LocalExamples(np.ones(2), np.ones(2))] * 2)
     limited = Limits(**limits)
-    next(run(problem, algorithm, devices, 0.0, 0.0, rounds=1, limits=limited))
+    arguments = problem, algorithm, devices, 0.0, 0.0
+    next(run(*arguments, rounds=1, limits=limited, weights=weights))
 
 
 def read(places: Counter[str], file: Path) -> None:
@@ -120,8 +124,11 @@ def test_every_rule_is_refused_in_python_and_in_a_file(rule, place, other, tmp_p
     with pytest.raises(SettingError) as in_python:
         start(places)
     assert rule.reason in str(in_python.value)
-    # A key is in a file once, and a transform of another type is none of its keys.
-    if "staged" in places or (rule.places == rule.others and place != "mean"):
+    # A key is in a file once, and a transform of another type is none of its keys. In a
+    # file a device has one weight.
+    if {"staged", "levels", "one_level"} & set(places) or (
+        rule.places == rule.others and place != "mean"
+    ):
         return
     with pytest.raises(ExperimentError) as in_file:
         read(places, tmp_path / "mine.toml")

@@ -111,7 +111,9 @@ def main(arguments: Sequence[str]) -> int:
         if not is_edited:
             raise
         raise ValueError(_edit_message(experiment, directory)) from error
-    return conclude(directory, as_json=options.as_json) if end.is_finished else end.code
+    if not end.is_finished:
+        return end.code
+    return conclude(directory, as_json=options.as_json, devices=end.names)
 
 
 def _edit_message(experiment: Experiment, directory: Path) -> str:

@@ -41,4 +41,6 @@ def main(arguments: Sequence[str]) -> int:
     if options.dry_run:
         return dry_run(experiment, directory, as_json=options.as_json)
     end = follow(experiment, directory, resume=False, as_json=options.as_json)
-    return conclude(directory, as_json=options.as_json) if end.is_finished else end.code
+    if not end.is_finished:
+        return end.code
+    return conclude(directory, as_json=options.as_json, devices=end.names)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from fedbilevel.commands.baseline import follow_baseline
 from fedbilevel.commands.interruption import interruption
 from fedbilevel.commands.progress import progress
+from fedbilevel.data.weights import given_names
 from fedbilevel.experiments.baseline import lacks_baseline, read_baseline
 from fedbilevel.experiments.outcome import BAD, Outcome, outcome_of, read_cause
 from fedbilevel.experiments.run import PreparedRun, prepare_run, run_experiment
@@ -30,10 +31,12 @@ class RunEnding(NamedTuple):
         is_finished: whether all rounds are finished.
         code: exit code of a signal, which may arrive during the baseline of a finished
             run; 0 without a signal.
+        names: names of the devices; None if they have only numbers.
     """
 
     is_finished: bool
     code: int
+    names: Sequence[str] | None = None
 
 
 def follow(
@@ -90,7 +93,7 @@ def follow(
         code = follow_baseline(
             experiment, work, directory, as_json=as_json, quiet=quiet
         )
-    return RunEnding(True, code)
+    return RunEnding(True, code, given_names(works[0].devices))
 
 
 def conclude(

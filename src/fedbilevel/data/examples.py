@@ -193,8 +193,12 @@ def one_device(cohort: StoredData, index: int | Int[Array, ""] = 0) -> StoredDat
     return StoredData(select(cohort.upper), select(cohort.lower))
 
 
-def seen_by(device: StoredData, x: Upper) -> Upper:
+def seen_by(device: Any, x: Upper) -> Upper:
     """Return x as the losses of a device take it, with its own rows.
+
+    Args:
+        device: data of the device, of arrays or of tensors.
+        x: upper variable.
 
     Example:
         >>> examples = StoredExamples(np.arange(6.0), np.array(0), np.array(6))

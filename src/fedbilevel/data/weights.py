@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
@@ -10,7 +10,6 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from fedbilevel.data.devices import Devices, SizedDevices
-from fedbilevel.data.examples import StoredData
 from fedbilevel.mathematics.batches import SiteTerm
 from fedbilevel.mathematics.problem import Upper
 from fedbilevel.mathematics.sites import parts_by_site
@@ -34,6 +33,9 @@ class Weights(NamedTuple):
 
 Weighting: TypeAlias = DeviceWeights | Weights
 """Weights of the devices, for both losses or for each; None for equal weights."""
+LARGEST_FACTOR = 10**6
+"""The largest factor of a loss that a site accepts. With samples of devices, factors are
+up to the number of devices."""
 
 
 class LevelWeights(NamedTuple):
@@ -121,7 +123,8 @@ def with_levels(
     if np.array_equal(levels.upper, levels.lower) and not parts_by_site(x):
         return devices, levels.devices
     shares = levels.devices
-    if participants is not None and participants < devices.device_count:
+    is_sampled = participants is not None and participants < devices.device_count
+    if is_sampled and not np.array_equal(levels.upper, levels.lower):
         # Equal shares stay equal in a sample: both means over it are then unbiased.
         shares = np.where(shares > 0, 1 / np.count_nonzero(shares), 0)
     unit = np.where(shares > 0, shares, 1)
@@ -153,15 +156,78 @@ class DevicesWithTerms:
         """True if a cohort needs no loading."""
         return self.devices.in_memory
 
-    def cohort(self, devices: Int[np.ndarray, "*cohort"]) -> StoredData:
+    @property
+    def names(self) -> Sequence[str] | None:
+        """The names of the devices; None if they have none."""
+        return getattr(self.devices, "names", None)
+
+    def cohort(self, devices: Int[np.ndarray, "*cohort"]) -> Any:
         """Return the data of some devices with their terms."""
-        stored = self.devices.cohort(devices)
-        numbers = np.asarray(devices, np.int32)
-        upper, lower = (
-            level._replace(term=SiteTerm(numbers, factors[devices]))
-            for level, factors in zip(stored, (self.upper, self.lower), strict=True)
-        )
-        return stored._replace(upper=upper, lower=lower)
+        factors = self.upper[devices], self.lower[devices]
+        return with_terms(self.devices.cohort(devices), devices, factors)
+
+
+def with_terms(
+    data: Any,
+    numbers: Int[np.ndarray, "*cohort"],
+    factors: tuple[Float[np.ndarray, "*cohort"], Float[np.ndarray, "*cohort"]],
+) -> Any:
+    """Return the data of devices with their numbers, and the factors of their losses.
+
+    Args:
+        data: data of the devices, of arrays or of tensors.
+        numbers: numbers of the devices.
+        factors: factors of their upper and of their lower losses.
+
+    Example:
+        >>> from fedbilevel.data.examples import StoredData, StoredExamples
+        >>> rows = StoredExamples(np.ones(3), np.array(0), np.array(3))
+        >>> one = with_terms(StoredData(rows, rows), np.array(4), (np.ones(()),) * 2)
+        >>> int(one.upper.term.number)
+        4
+    """
+    numbers = np.asarray(numbers, np.int32)
+    upper, lower = (
+        level._replace(term=SiteTerm(numbers, of_level))
+        for level, of_level in zip(data, factors, strict=True)
+    )
+    return data._replace(upper=upper, lower=lower)
+
+
+def factors_of(devices: Devices) -> Float[np.ndarray, "devices levels"] | None:
+    """Return both factors of each device; None if both losses have the same weights.
+
+    Example:
+        >>> from fedbilevel import InMemoryDevices, LocalExamples
+        >>> full = LocalExamples(upper=np.ones(3), lower=np.ones(3))
+        >>> devices = InMemoryDevices([full, full])
+        >>> factors_of(with_levels(devices, Weights(upper=[3, 1]))[0])
+        array([[1.2       , 0.8       ],
+               [0.66666667, 1.33333333]])
+        >>> factors_of(devices) is None
+        True
+    """
+    if not isinstance(devices, DevicesWithTerms):
+        return None
+    if np.array_equal(devices.upper, devices.lower):
+        return None
+    return np.stack([devices.upper, devices.lower], axis=1)
+
+
+def have_one_level(factors: Float[np.ndarray, "devices levels"] | None) -> bool:
+    """Return whether a device contributes to one of the two losses only.
+
+    Args:
+        factors: result of `factors_of`.
+
+    Example:
+        >>> have_one_level(np.array([[2.0, 0.0], [0.5, 1.5]])), have_one_level(None)
+        (True, False)
+    """
+    if factors is None:
+        return False
+    lacks = factors == 0
+    return bool(np.any(lacks.any(axis=1) & ~lacks.all(axis=1)))
 
 
 def held(devices: Devices) -> Bool[np.ndarray, "2 devices"]:
@@ -189,6 +255,21 @@ def names_of(devices: Devices) -> Sequence[str]:
     """
     names: Sequence[str] | None = getattr(devices, "names", None)
     return names or tuple(map(str, range(devices.device_count)))
+
+
+def given_names(devices: Devices) -> Sequence[str] | None:
+    """Return the names of all devices; None if their names are their numbers.
+
+    Example:
+        >>> from fedbilevel import InMemoryDevices, LocalExamples
+        >>> full = LocalExamples(upper=np.ones(3), lower=np.ones(3))
+        >>> given_names(InMemoryDevices([full, full])) is None
+        True
+        >>> given_names(InMemoryDevices({"Oslo": full}))
+        ('Oslo',)
+    """
+    names = names_of(devices)
+    return None if tuple(names) == tuple(map(str, range(len(names)))) else names
 
 
 def check_weights(
@@ -252,6 +333,10 @@ def _of_level(
 ) -> Float[np.ndarray, "devices"]:
     array = check_weights(weights, devices)
     has = held(devices)[Weights._fields.index(level)]
+    if not has.any():
+        raise ValueError(
+            f"No device has {level} examples. Give {level} examples to at least one."
+        )
     total = array[has].sum()
     if not total:
         raise ValueError(

@@ -1,11 +1,14 @@
 """The computation of a job's server: enrol the sites and build the engine."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
+from fedbilevel.data.weights import factors_of, have_one_level, with_levels
 from fedbilevel.deployment.deadlines import ENROLMENT, EXCHANGE, MEASUREMENT
 from fedbilevel.deployment.gc_control import GarbageCollector
 from fedbilevel.deployment.server_report import ServerReport
@@ -18,7 +21,9 @@ from fedbilevel.experiments.schema import Experiment
 from fedbilevel.federation import EnrolmentTerms, Exchange, Federation, Transport, enrol
 from fedbilevel.federation.computation import Computation
 from fedbilevel.federation.device_state import MAX_STATES
+from fedbilevel.federation.enrolment import EnrolledDevices
 from fedbilevel.federation.release_log import ReleaseLog
+from fedbilevel.federation.server_enrolment import prepare_sites
 from fedbilevel.federation.survivor_log import SurvivorLog
 from fedbilevel.mathematics.problem import Lower, Upper
 from fedbilevel.problems.task import Model
@@ -73,7 +78,17 @@ def federated_work(
         ),
     )
     exclude(absent)
+    weights, limits = weights_of(experiment, devices), experiment.limits
+    factors = factors_of(with_levels(devices, weights, model.x)[0])
+    if have_one_level(factors) and limits.distance is not None:
+        # The default of a job, whose submitter does not know the sites' examples.
+        limits = replace(limits, distance=None)
+        warnings = {**_without_limit(devices), **warnings}
     reports.warn(warnings)
+    if factors is not None:
+        reports.enter(ENROLMENT)
+        present = [name for name in sites if name not in absent]
+        prepare_sites(transport, present, settings.enrolment_timeout)
     reports.enter(EXCHANGE)
     garbage = GarbageCollector()
 
@@ -100,11 +115,29 @@ def federated_work(
         secure_sums=_root(kit) if settings.secure_sums else None,
         survivors=SurvivorLog(directory / SURVIVORS),
     )
-    weights = weights_of(experiment, devices)
     measure = metrics_of(model.metrics)
     return PreparedRun(
-        model.problem, devices, model.x, model.y, weights, engine, measure_in_stage
+        model.problem,
+        devices,
+        model.x,
+        model.y,
+        weights,
+        limits,
+        engine,
+        measure_in_stage,
     )
+
+
+def _without_limit(devices: EnrolledDevices) -> dict[str, str]:
+    """Return a warning for each site without a level: it ends the distance limit."""
+    sizes = {"upper": devices.upper_sizes, "lower": devices.lower_sizes}
+    return {
+        devices.names[device]: f"has no {level} examples, so distance_limit does not "
+        "apply in this run: the median site is no measure for a site with examples of "
+        "one loss only"
+        for level, of_level in sizes.items()
+        for device in np.flatnonzero(of_level == 0)
+    }
 
 
 RELEASES = "releases.txt"

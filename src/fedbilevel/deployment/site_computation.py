@@ -50,7 +50,7 @@ def build_answer(
     enrolment = Enrolment.of(examples)
     algorithm = experiment.federated_algorithm
     # The site enrols nevertheless: the server reports the shapes that do not fit.
-    if enrolment[:2] != Enrolment.of(model.form)[:2]:
+    if enrolment.misfits(model.form):
         misfit = RefusedError(
             "the site's examples do not have the shapes that the model expects"
         ).failure
@@ -68,6 +68,7 @@ def build_answer(
             model.x,
             model.y,
             directory=directory.parent,
+            form=model.form,
             rules=rules,
             salt=salt,
             run=directory.name,

@@ -1,6 +1,5 @@
 """Checks of the arguments of a run."""
 
-import logging
 from collections.abc import Callable, Mapping
 from inspect import signature
 
@@ -25,7 +24,6 @@ from fedbilevel.error_text import first_line, place_in
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.problem import Batch, BilevelProblem, Lower, Upper
 
-logger = logging.getLogger("fedbilevel")
 ROWS = 7
 """Size of the trial batch of losses: unlikely to fit another dimension by chance."""
 
@@ -222,9 +220,7 @@ def check_rounds(rounds: int) -> None:
         )
 
 
-def require_comparable(
-    phases: tuple[Phase, ...], devices: Devices, limits: Limits
-) -> None:
+def require_comparable(phases: tuple[Phase, ...], devices: Devices) -> None:
     """Raise ValueError if updates are compared that differ by design.
 
     Devices that have only one level, or rows of x of their own, send other updates than
@@ -237,15 +233,6 @@ def require_comparable(
             "A robust mean discards updates that differ from the others, but these "
             "devices differ by design: levels have their own weights, or x has parts "
             "by site. Remove the robust mean from the transforms."
-        )
-    holders = min(np.count_nonzero(devices.upper), np.count_nonzero(devices.lower))
-    if limits.distance is not None and 2 * holders <= devices.device_count:
-        logger.warning(
-            "The distance limit compares uploads with that of the median device, but "
-            "only %d of %d devices have examples of one of the losses: their uploads "
-            "may be excluded. Remove the distance limit, or raise it.",
-            holders,
-            devices.device_count,
         )
 
 

@@ -1,6 +1,6 @@
 """Costs of an exchange, counted by tracing the functions of its phase."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -172,6 +172,7 @@ def work_sizes(
     private: Private,
     data: DeviceData,
     limit: int = LARGEST,
+    levels: Collection[str] = ("upper", "lower"),
 ) -> WorkSizes:
     """Return the sizes of a device's work in a phase, by tracing it.
 
@@ -186,6 +187,8 @@ def work_sizes(
         data: data of the device.
         limit: number of examples of a draw above which tracing ends, since it takes
             minutes for many batches; the sizes are then those of this draw.
+        levels: levels of which the device has examples; draws of the others, which
+            count for nothing, are not measured.
 
     Example:
         >>> import jax.numpy as jnp
@@ -206,10 +209,11 @@ def work_sizes(
     except _LargeDrawError as large:
         batch_size, drawn = large.args
         return WorkSizes(batch_size, drawn, 1)
-    upper, lower = trace.data
+    measured: list[CountingExamples] = [getattr(trace.data, name) for name in levels]
+    sizes = [size for examples in measured for size in examples.sizes]
     return WorkSizes(
-        min(upper.sizes | lower.sizes, default=None),
-        max(upper.largest_draw, lower.largest_draw),
+        min(sizes, default=None),
+        max(examples.largest_draw for examples in measured),
         _longest_loop(trace.program, phase.steps),
     )
 

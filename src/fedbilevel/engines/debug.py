@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, PyTree
 
 from fedbilevel.algorithms.protocol import Aggregation, Downlink, Info, Private, Upload
 from fedbilevel.data.examples import one_device
+from fedbilevel.data.weights import names_of
 from fedbilevel.engines.chunk import replicate
 from fedbilevel.engines.device_work import loop_steps, run_device
 from fedbilevel.engines.limits import reach_of
@@ -89,10 +90,11 @@ class DebugSimulation:
         when = f"round {number}, phase {exchange}"
         with jax.disable_jit():
             downlink = _call(f"{when}, broadcast", phase.broadcast, server)
+            names = names_of(job.devices)
             for index, device in enumerate(participants.devices):
                 if not participants.weights[index]:
                     continue
-                where = f"device {device}, {when}, "
+                where = f"device {names[device]}, {when}, "
                 before = jax.tree.map(lambda leaf, k=device: leaf[k], private)
                 key = device_key(job.key, moment, int(device))
                 with _located(f"{where}loading"):

@@ -2,7 +2,7 @@
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
@@ -11,6 +11,8 @@ from jaxtyping import Int
 
 from fedbilevel.algorithms.notices import notices_of
 from fedbilevel.algorithms.protocol import Server
+from fedbilevel.data.devices import Devices
+from fedbilevel.data.weights import names_of
 from fedbilevel.engines.exclusions import ExclusionCounts
 from fedbilevel.engines.limits import NO_LIMITS, Limits
 from fedbilevel.engines.protocol import Participants, Report
@@ -49,6 +51,7 @@ class Inspection:
         limits: limits of the uploads, for the messages.
         spending: privacy that the run spends; None without noise.
         server: server state before the first of these rounds.
+        devices: devices of the run, for their names; None to name them by numbers.
 
     Attributes:
         counts: exclusion counts of all inspected rounds.
@@ -60,8 +63,9 @@ class Inspection:
         limits: Limits,
         spending: Spending | None,
         server: Server,
+        devices: Devices | None = None,
     ) -> None:
-        self.counts = counts
+        self.counts, self._devices = counts, devices
         self._limits, self._spending = limits, spending
         self._noticed = count_notices(server)
         self._pending: deque[FinishedRound] = deque()
@@ -80,7 +84,12 @@ class Inspection:
             number, participants, reports_of, notices_of_round = self._pending.popleft()
             reports = reports_of()
             count_excluded(
-                number, reports, participants.present, self.counts, self._limits
+                number,
+                reports,
+                participants.present,
+                self.counts,
+                self._limits,
+                self._devices,
             )
             _require_noise(number, reports, self._spending)
             notices = notices_of_round()
@@ -106,6 +115,7 @@ def count_excluded(
     participants: Int[np.ndarray, "participants"],
     counts: ExclusionCounts,
     limits: Limits = NO_LIMITS,
+    devices: Devices | None = None,
 ) -> None:
     """Count the devices that a round excluded, and raise if it excluded all.
 
@@ -118,6 +128,7 @@ def count_excluded(
         participants: device numbers selected for the round.
         counts: exclusion counts of the run, updated in place.
         limits: limits of the uploads, for the messages.
+        devices: devices of the run, for their names; None to name them by numbers.
 
     Raises:
         NoUploadsError: if every device of an exchange was excluded.
@@ -161,13 +172,16 @@ def count_excluded(
         for device in report.excluded.tolist():
             excluded.setdefault(device, (exchange, report.reasons.get(device)))
     due = counts.add(participants, excluded)
+    # Numbers as names would be a million texts.
+    names = None if devices is None or not due else names_of(devices)
     for exchange in sorted({excluded[device][0] for device in due}):
         reasons = {
             device: excluded[device][1]
             for device in due
             if excluded[device][0] == exchange
         }
-        _warn(f"Round {round_number}, exchange {exchange}", reasons, counts, limits)
+        where = f"Round {round_number}, exchange {exchange}"
+        _warn(where, reasons, counts, limits, names)
 
 
 def _warn(
@@ -175,13 +189,15 @@ def _warn(
     devices: Mapping[int, str | None],
     counts: ExclusionCounts,
     limits: Limits,
+    names: Sequence[str] | None,
 ) -> None:
     more = len(devices) - MOST_NAMED
     others = f" and {more} more" if more > 0 else ""
     by_reason: dict[str, list[str]] = {}
     for device, reason in sorted(devices.items())[:MOST_NAMED]:
         count = counts.of(device)
-        name = f"device {device} (in {count.excluded} of its {count.rounds} rounds)"
+        shown = device if names is None else names[device]
+        name = f"device {shown} (in {count.excluded} of its {count.rounds} rounds)"
         by_reason.setdefault(reason or limits.violation, []).append(name)
     named = "; ".join(
         f"{', '.join(names)}: {reason}" for reason, names in by_reason.items()

@@ -49,6 +49,7 @@ def iterate(
         job.limits,
         prepared.spending,
         progress.state.server,
+        prepared.job.devices,
     )
     stops = every, rounds, rounds if store is None else store.options.every
     calls = Calls(prepared, job, stops, is_block=every > 1)

@@ -5,7 +5,7 @@ single examples. If a loss is a variance or a maximum over its batch, algorithms
 another problem than the intended one.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from math import sqrt
 from typing import Any
@@ -32,10 +32,23 @@ NOT_FINITE = (
 """The likely causes of a loss that is not finite, and their remedies."""
 
 
-def check_means(problem: BilevelProblem, x: Upper, y: Lower, data: StoredData) -> None:
+def check_means(
+    problem: BilevelProblem,
+    x: Upper,
+    y: Lower,
+    data: StoredData,
+    levels: Collection[str] = StoredData._fields,
+) -> None:
     """Raise ValueError unless both losses are means over examples of a device.
 
     Nothing is checked while a run is traced.
+
+    Args:
+        problem: the two losses.
+        x: upper variable.
+        y: lower variable.
+        data: data of a device.
+        levels: levels to check, of which the device has examples.
 
     Raises:
         ValueError: if a loss is not finite at x and y, or a loss of several examples
@@ -61,11 +74,10 @@ def check_means(problem: BilevelProblem, x: Upper, y: Lower, data: StoredData) -
     if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((x, y, data))):
         return
     x = seen_by(data, x)
-    for name, loss, examples in (
-        ("upper_loss", problem.upper_loss, data.upper),
-        ("lower_loss", problem.lower_loss, data.lower),
-    ):
-        require_mean(name, loss, x, y, _rows(examples))
+    for level in levels:
+        name = f"{level}_loss"
+        loss: Loss = getattr(problem, name)
+        require_mean(name, loss, x, y, _rows(getattr(data, level)))
 
 
 def require_mean(

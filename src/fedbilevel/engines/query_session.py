@@ -6,6 +6,7 @@ import jax
 import numpy as np
 
 from fedbilevel.algorithms.protocol import Server
+from fedbilevel.data.weights import names_of
 from fedbilevel.engines.costs import Costs
 from fedbilevel.engines.preparation import participants_of
 from fedbilevel.engines.protocol import Moment, Report, RunState
@@ -83,14 +84,15 @@ class QuerySession:
         remedy = "A diagnosis needs every device: repeat it when all devices reply."
         if report.reasons:
             device = min(report.reasons)
+            name = names_of(self._job.devices)[device]
             raise RuntimeError(
-                f"Exchange {number}: device {device} {report.reasons[device]}. {remedy}"
+                f"Exchange {number}: device {name} {report.reasons[device]}. {remedy}"
             )
         if len(report.excluded):
+            name = names_of(self._job.devices)[report.excluded[0]]
             raise ArithmeticError(
-                f"Exchange {number}: the upload of device {report.excluded[0]} is not "
-                "finite. Look for examples that are not finite, or pass another x and "
-                "y."
+                f"Exchange {number}: the upload of device {name} is not finite. "
+                "Look for examples that are not finite, or pass another x and y."
             )
         expected = len(self._participants.present)
         if contacted < expected:

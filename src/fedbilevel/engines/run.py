@@ -13,7 +13,13 @@ from fedbilevel.algorithms.protocol import FederatedAlgorithm
 from fedbilevel.algorithms.wrapper import find_layer
 from fedbilevel.data.devices import Devices
 from fedbilevel.data.examples import one_device
-from fedbilevel.data.weights import DevicesWithTerms, Weighting, with_levels
+from fedbilevel.data.weights import (
+    DevicesWithTerms,
+    Weighting,
+    factors_of,
+    have_one_level,
+    with_levels,
+)
 from fedbilevel.engines.checkpoints.options import (
     CheckpointError,
     Checkpoints,
@@ -59,7 +65,7 @@ from fedbilevel.mathematics.arrays import has_tensors, on_host
 from fedbilevel.mathematics.batches import for_devices
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 from fedbilevel.plurals import count_noun
-from fedbilevel.transforms.rules import check_rules
+from fedbilevel.transforms.rules import LEVELS, ONE_LEVEL, check_rules
 from fedbilevel.transforms.transformed import transforms_of
 
 
@@ -410,7 +416,7 @@ def prepare_arrays(run: Run) -> Prepared:
     every, opens = algorithm.phases(problem), algorithm.opening(problem)
     check_phases(algorithm, "phases", every)
     check_phases(algorithm, "opening", opens)
-    require_comparable((*opens, *every), devices, run.limits)
+    require_comparable((*opens, *every), devices)
     phases = references(False, every)
     opening = references(True, opens) or phases
     costs = {
@@ -434,7 +440,7 @@ def prepare_arrays(run: Run) -> Prepared:
         costs=costs,
     )
     state = RunState(server, run.engine.private_states(private, count))
-    check_rules([*run.limits.names, *transforms_of(algorithm)])
+    check_rules([*run.limits.names, *_level_names(devices), *transforms_of(algorithm)])
     check_sums(algorithm, enrolled, usual)
     spending = spending_of(
         job,
@@ -463,6 +469,13 @@ def check_arguments(run: Run) -> None:
     check_participation(run.participation)
     check_variable("x", jax.tree.map(on_host, run.x))
     check_variable("y", jax.tree.map(on_host, run.y))
+
+
+def _level_names(devices: Devices) -> list[tuple[str, str]]:
+    """Return the places that factors of losses have in the rules, with their names."""
+    factors = factors_of(devices)
+    names = [] if factors is None else [LEVELS]
+    return [*names, ONE_LEVEL] if have_one_level(factors) else names
 
 
 def _check_devices(devices: Any) -> None:

@@ -13,6 +13,7 @@ from fedbilevel.algorithms.protocol import FederatedAlgorithm, Phase, Private
 from fedbilevel.algorithms.wrapper import find_layer
 from fedbilevel.data.devices import Devices, InMemoryDevices, SizedDevices
 from fedbilevel.data.examples import DeviceData
+from fedbilevel.data.weights import DevicesWithTerms
 from fedbilevel.engines.example_releases import BatchUse, batch_uses
 from fedbilevel.engines.participation import (
     FullParticipation,
@@ -318,6 +319,8 @@ def populations_of(devices: Devices) -> Mapping[Level, int]:
         >>> populations_of(InMemoryDevices(held))[Level.LOWER]
         40
     """
+    if isinstance(devices, DevicesWithTerms):
+        devices = devices.devices
     if not isinstance(devices, SizedDevices):
         raise ValueError(
             f"ExampleNoise needs the number of examples of every device for ε, but "
@@ -379,7 +382,8 @@ def _check_device_noise(
     if np.any(weights != weights[0]):
         raise ValueError(
             "DeviceNoise needs equal weights of the devices, since each adds the same "
-            "noise. Omit weights, or use GaussianNoise."
+            "noise. Omit weights and give every device examples of both losses, or "
+            "use GaussianNoise."
         )
     if cohort_size < noise.devices:
         raise ValueError(

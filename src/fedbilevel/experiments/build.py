@@ -2,9 +2,9 @@
 
 import jax
 import numpy as np
-from jaxtyping import Int
 
 from fedbilevel.data.devices import InMemoryDevices, SizedDevices
+from fedbilevel.data.weights import Weighting, Weights
 from fedbilevel.experiments.custom_problem import custom_task
 from fedbilevel.experiments.schema import CustomProblem, Experiment
 from fedbilevel.experiments.split_data import split_data
@@ -38,10 +38,11 @@ def _build_task(experiment: Experiment) -> Task:
     return problem.build(data)
 
 
-def weights_of(
-    experiment: Experiment, devices: SizedDevices
-) -> Int[np.ndarray, "devices"] | None:
-    """Return the weight of each device; None for equal weights.
+def weights_of(experiment: Experiment, devices: SizedDevices) -> Weighting:
+    """Return the weights of the devices; None for equal weights.
+
+    Weights by size are numbers of lower examples. If a device lacks a level, they are
+    numbers of examples of each level.
 
     Example:
         >>> from fedbilevel import FedBiO
@@ -51,8 +52,12 @@ def weights_of(
     """
     if not experiment.weight_by_size:
         return None
-    sizes, limit = devices.lower_sizes, experiment.size_limit
-    return sizes if limit is None else np.asarray(np.minimum(sizes, limit))
+    limit = experiment.size_limit
+    upper, lower = (
+        sizes if limit is None else np.asarray(np.minimum(sizes, limit))
+        for sizes in (devices.upper_sizes, devices.lower_sizes)
+    )
+    return lower if (upper > 0).all() and (lower > 0).all() else Weights(upper, lower)
 
 
 def require_finite(devices: InMemoryDevices) -> None:
@@ -71,21 +76,23 @@ def require_finite(devices: InMemoryDevices) -> None:
         ValueError: Device 0: row 1 of its lower examples has a number that is not
         finite (nan); replace the number, or remove the example.
     """
-    for level, arrays, sizes in (
-        ("upper", devices.pooled.upper, devices.upper_sizes),
-        ("lower", devices.pooled.lower, devices.lower_sizes),
+    data = devices.cohort(np.arange(devices.device_count))
+    for level, stored, sizes in (
+        ("upper", data.upper, devices.upper_sizes),
+        ("lower", data.lower, devices.lower_sizes),
     ):
-        for leaf in map(np.asarray, jax.tree.leaves(arrays)):
+        for leaf in map(np.asarray, jax.tree.leaves(stored.arrays)):
             rows = leaf.reshape(len(leaf), -1)
             if not np.issubdtype(leaf.dtype, np.floating) or np.isfinite(rows).all():
                 continue
-            row = int(np.flatnonzero(~np.isfinite(rows).all(axis=1))[0])
-            value = rows[row][~np.isfinite(rows[row])][0]
-            ends = np.cumsum(sizes)
-            device = int(np.searchsorted(ends, row, side="right"))
-            local_row = row - int(ends[device] - sizes[device])
-            raise ValueError(
-                f"Device {device}: row {local_row} of its {level} examples has a "
-                f"number that is not finite ({value}); replace the number, or remove "
-                "the example."
-            )
+            # A device without examples of the level has a copy of another's example.
+            for device in np.flatnonzero(sizes):
+                first = stored.offset[device]
+                own = rows[first : first + sizes[device]]
+                for row in np.flatnonzero(~np.isfinite(own).all(axis=1)):
+                    value = own[row][~np.isfinite(own[row])][0]
+                    raise ValueError(
+                        f"Device {devices.names[device]}: row {row} of its {level} "
+                        f"examples has a number that is not finite ({value}); replace "
+                        "the number, or remove the example."
+                    )

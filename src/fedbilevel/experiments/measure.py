@@ -5,8 +5,8 @@ from math import isfinite
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int
 
+from fedbilevel.data.weights import Weighting
 from fedbilevel.engines.loss_checks import NOT_FINITE
 from fedbilevel.error_text import first_line, place_in
 from fedbilevel.mathematics.problem import Lower, Upper
@@ -18,7 +18,7 @@ from fedbilevel.problems.task import Task, TaskMetric
 
 def measurements(
     task: Task,
-    weights: Int[np.ndarray, "devices"] | None,
+    weights: Weighting,
     names: Sequence[str] = (),
 ) -> Callable[[Upper, Lower], dict[str, float]]:
     """Return a function that measures both losses, a task's metrics, and others.

@@ -12,14 +12,14 @@ from shlex import quote
 from typing import NamedTuple
 
 import jax
-import numpy as np
-from jaxtyping import Int
 
 from fedbilevel.data.devices import Devices
+from fedbilevel.data.weights import Weighting
 from fedbilevel.engines.checkpoints.options import Checkpoints
 from fedbilevel.engines.costs import Costs
 from fedbilevel.engines.exclusions import Exclusions
 from fedbilevel.engines.inspection import NoUploadsError
+from fedbilevel.engines.limits import Limits
 from fedbilevel.engines.participation import FullParticipation, UniformSample
 from fedbilevel.engines.protocol import Engine
 from fedbilevel.engines.round import Round
@@ -76,7 +76,9 @@ class PreparedRun(NamedTuple):
         devices: devices with their data, or the sites that have the data.
         x: start of the upper variable.
         y: start of the lower variable.
-        weights: weights of the devices; None for equal weights.
+        weights: weights of the devices, for both losses or for each; None for equal
+            weights.
+        limits: limits on uploads.
         engine: engine that computes the devices' work.
         measure: function that returns the metrics of x and y.
     """
@@ -85,7 +87,8 @@ class PreparedRun(NamedTuple):
     devices: Devices
     x: Upper
     y: Lower
-    weights: Int[np.ndarray, "devices"] | None
+    weights: Weighting
+    limits: Limits
     engine: Engine
     measure: Callable[[Upper, Lower], dict[str, float]]
 
@@ -104,7 +107,14 @@ def prepare_run(experiment: Experiment) -> PreparedRun:
     weights = weights_of(experiment, task.devices)
     measure = measurements(task, weights, experiment.evaluation.metrics)
     return PreparedRun(
-        task.problem, task.devices, task.x, task.y, weights, engine, measure
+        task.problem,
+        task.devices,
+        task.x,
+        task.y,
+        weights,
+        experiment.limits,
+        engine,
+        measure,
     )
 
 
@@ -331,7 +341,7 @@ def run_of(experiment: Experiment, prepared: PreparedRun) -> Run:
         participation=FullParticipation() if count is None else UniformSample(count),
         weights=prepared.weights,
         engine=prepared.engine,
-        limits=experiment.limits,
+        limits=prepared.limits,
     )
 
 

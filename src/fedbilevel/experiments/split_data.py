@@ -76,8 +76,9 @@ def split_data(data: Data, parts: Partition) -> SplitData:
     lower_rows = _rows_of_sites(members[training_rows], len(names))
     upper_rows = _rows_of_sites(members[training:], len(names))
     require_rows(names, lower_rows, upper_rows)
-    split = Split(lower, upper, sites.test, lower_rows, upper_rows, source.classes)
-    return SplitData(split, wrong, names=names)
+    tables = lower, upper, sites.test
+    split = Split(*tables, lower_rows, upper_rows, source.classes, names)
+    return SplitData(split, wrong)
 
 
 def _sizes(data: Data, examples: int) -> tuple[int, int]:

@@ -22,7 +22,9 @@ from fedbilevel.engines.device_work import run_device
 from fedbilevel.engines.preparation import canonical, references
 from fedbilevel.engines.program_text import program_text
 from fedbilevel.federation.enrolment import LONGEST, EnrolledDevices, Enrolment
+from fedbilevel.federation.site_terms import SiteTerms
 from fedbilevel.federation.transport import RefusedError, readable
+from fedbilevel.mathematics.batches import for_devices
 from fedbilevel.mathematics.chacha import SECRET_BYTES, secret_key
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 
@@ -241,9 +243,12 @@ def _texts(
     y: Lower,
 ) -> Iterator[str]:
     """Yield the text of the programs of each phase, then those of PyTorch's losses."""
-    enrolled = EnrolledDevices({"": Enrolment.of(form)}, form)
-    data = one_device(enrolled.cohort(np.array([0])))
-    of_jax = problem.for_jax
+    enrolment = Enrolment.of(form)
+    enrolled = EnrolledDevices({"": enrolment}, form)
+    # The number of a site is an input of the programs, so that all have one digest.
+    terms = SiteTerms(0, enrolment, x, algorithm)
+    data = terms.add(one_device(enrolled.cohort(np.array([0]))), terms.usual)
+    of_jax = for_devices(problem.for_jax)
     server, private = canonical(algorithm.init(of_jax, canonical(x), canonical(y)))
     opening = references(True, algorithm.opening(of_jax))
     phases = references(False, algorithm.phases(of_jax))

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import PyTree, UInt32
 
+from fedbilevel.data.weights import LARGEST_FACTOR
 from fedbilevel.engines.protocol import Moment, PhaseReference
 from fedbilevel.federation.transport import RefusedError
 from fedbilevel.federation.wire_format import (
@@ -20,6 +21,8 @@ HEADER = ("run", "phase", "moment", "key", "counted")
 LONGEST_NAME = 64
 COUNTED_BYTES = 16
 """Bytes of the field counted, which is the last one of a task."""
+FACTORS = "factors"
+"""Field before counted, in runs whose devices have other weights in each loss."""
 
 
 class Task(NamedTuple):
@@ -34,12 +37,16 @@ class Task(NamedTuple):
             that round's exchanges until then. The device continues from its state after
             that exchange. Zeros if no upload has counted, or if devices are stateless.
         arrays: downlink, as arrays by path.
+        factors: factors of the device's upper and lower loss, from 0 to 10⁶; None if
+            all devices have the same weight in both losses.
 
     Example:
         >>> key = np.array([0, 7], np.uint32)
         >>> task = Task("a1", PhaseReference(False, 0), Moment(3, 0), key, (2, 1), {})
         >>> Task.decode(task.encode()).moment
         Moment(round_number=3, exchange=0)
+        >>> Task.decode(task._replace(factors=(0.5, 1.5)).encode()).factors
+        (0.5, 1.5)
     """
 
     run: str
@@ -48,14 +55,20 @@ class Task(NamedTuple):
     key: UInt32[np.ndarray, "size"]
     counted: tuple[int, int]
     arrays: dict[str, np.ndarray]
+    factors: tuple[float, float] | None = None
 
     def encode(self) -> bytes:
         """Return the task as a message."""
-        (message,) = self.encode_for([self.counted])
+        factors = None if self.factors is None else [self.factors]
+        (message,) = self.encode_for([self.counted], factors)
         return message
 
-    def encode_for(self, counted: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Return a message for each value of `counted`."""
+    def encode_for(
+        self,
+        counted: Sequence[tuple[int, int]],
+        factors: Sequence[tuple[float, float]] | None = None,
+    ) -> list[bytes]:
+        """Return a message for each value of `counted`, with the factors beside it."""
         reference = self.reference
         same = {
             "run": _letters(self.run),
@@ -64,9 +77,13 @@ class Task(NamedTuple):
             "key": self.key,
             **self.arrays,
         }
-        return encode_each(
-            [{**same, "counted": np.array(last, np.int64)} for last in counted]
-        )
+        own = [{"counted": np.array(last, np.int64)} for last in counted]
+        if factors is not None:
+            own = [
+                {FACTORS: np.array(pair, np.float64), **fields}
+                for pair, fields in zip(factors, own, strict=True)
+            ]
+        return encode_each([{**same, **fields} for fields in own], len(own[0]))
 
     @classmethod
     def decode(cls, message: bytes) -> "Task":
@@ -86,6 +103,7 @@ class Task(NamedTuple):
         round_number, exchanges = map(int, _numbers(header["counted"], 2))
         if round_number < 0 or exchanges < 0:
             raise RefusedError("the task's field counted is negative")
+        factors = _factors(arrays.pop(FACTORS)) if FACTORS in arrays else None
         return cls(
             _text(header["run"]),
             PhaseReference(bool(opening), index),
@@ -93,6 +111,7 @@ class Task(NamedTuple):
             key,
             (round_number, exchanges),
             arrays,
+            factors,
         )
 
 
@@ -183,6 +202,20 @@ def _numbers(array: np.ndarray, count: int) -> np.ndarray:
     if array.dtype != np.int64 or array.shape != (count,):
         raise RefusedError("a header field is not a vector of int64")
     return array
+
+
+def _factors(array: np.ndarray) -> tuple[float, float]:
+    if array.dtype != np.float64 or array.shape != (2,):
+        raise RefusedError("the task's factors are not two numbers of float64")
+    upper, lower = map(float, array)
+    # NaN is not in the range either.
+    if not (0 <= upper <= LARGEST_FACTOR and 0 <= lower <= LARGEST_FACTOR):
+        raise RefusedError(
+            f"the task's factors of the upper and the lower loss are {upper:g} and "
+            f"{lower:g}, but a site accepts 0 to {LARGEST_FACTOR}; check who operates "
+            "the server"
+        )
+    return upper, lower
 
 
 def _moment(array: np.ndarray) -> Moment:

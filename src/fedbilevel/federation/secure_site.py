@@ -150,7 +150,8 @@ class SecureAnswers:
             raise RefusedError(
                 f"the sites have {shares[0]} to {shares[-1]} units of weight, but a "
                 "sum with unequal weights can show single uploads, and DeviceNoise "
-                "needs equal shares; omit weights and weight_by_size"
+                "needs equal shares; omit weights and weight_by_size, and give every "
+                "site examples of both losses"
             )
         # Otherwise the sum would be little more than this site's own upload.
         if 2 * roster[own] > sum(roster.values()):

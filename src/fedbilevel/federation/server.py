@@ -15,6 +15,7 @@ from fedbilevel.algorithms.protocol import (
     Private,
     Server,
 )
+from fedbilevel.data.weights import factors_of
 from fedbilevel.engines.inputs import Inputs, PhaseProgram
 from fedbilevel.engines.inspection import MOST_NAMED
 from fedbilevel.engines.limits import Limits
@@ -50,7 +51,7 @@ from fedbilevel.federation.wire_format import pack
 from fedbilevel.plurals import there_are
 from fedbilevel.transforms.example_noise import ExampleNoise
 from fedbilevel.transforms.noise import DeviceNoise
-from fedbilevel.transforms.rules import check_rules
+from fedbilevel.transforms.rules import LEVELS, check_rules
 from fedbilevel.transforms.transformed import (
     fixed_point_of,
     noise_of,
@@ -237,6 +238,8 @@ class Federation:
         job, reference, moment = inputs.job, inputs.reference, inputs.moment
         if self._root is not None:
             names = [("secure_sums", "secure_sums"), *transforms_of(job.algorithm)]
+            if factors_of(job.devices) is not None:
+                names.append(LEVELS)
             check_rules(names)
         downlink = jax.tree.map(np.asarray, inputs.phase.broadcast(inputs.state.server))
         key = np.asarray(jax.random.key_data(job.key))
@@ -422,20 +425,25 @@ def _messages(
 
     Its second argument is whether the devices restart from their first state. A
     message contains nothing about other devices. Stateless devices all get the
-    same message.
+    same message if all have the same weight in both losses.
     """
     leaves = jax.tree.leaves(inputs.state.private)
-    same = None if leaves else task.encode()
+    factors = factors_of(inputs.job.devices)
+    same = task.encode() if not leaves and factors is None else None
 
     def messages_to(
         devices: Mapping[str, int], from_start: bool
     ) -> Mapping[str, bytes]:
         if same is not None:
             return dict.fromkeys(devices, same)
-        counted = np.asarray(leaves[0])[list(devices.values())]
-        if from_start:
-            counted = np.zeros_like(counted)
-        messages = task.encode_for([(int(last), int(count)) for last, count in counted])
+        numbers = list(devices.values())
+        counted = np.zeros((len(numbers), 2), np.int32)
+        if leaves and not from_start:
+            counted = np.asarray(leaves[0])[numbers]
+        messages = task.encode_for(
+            [(int(last), int(count)) for last, count in counted],
+            None if factors is None else list(map(tuple, factors[numbers])),
+        )
         return dict(zip(devices, messages, strict=True))
 
     return messages_to

@@ -16,6 +16,7 @@ from fedbilevel.federation.computation import (
 )
 from fedbilevel.federation.enrolment import EnrolledDevices, Enrolment
 from fedbilevel.federation.transport import (
+    PREPARE,
     Failure,
     FailureCause,
     RefusedError,
@@ -162,12 +163,41 @@ def enrol(
     return EnrolmentResult(devices, absent, warnings)
 
 
+def prepare_sites(transport: Transport, names: Sequence[str], seconds: float) -> None:
+    """Let sites compile for tasks with factors, which none of them could foresee.
+
+    A site that does not answer compiles at its first task.
+
+    Args:
+        transport: connection to the sites.
+        names: names of the enrolled sites.
+        seconds: timeout.
+
+    Example:
+        >>> from fedbilevel.federation import InProcess
+        >>> prepare_sites(InProcess({}), [], seconds=1.0)
+    """
+    until, awaited = time.monotonic() + seconds, set(names)
+    messages = dict.fromkeys(names, PREPARE)
+    for reply in transport.exchange(messages, lambda: until - time.monotonic()):
+        awaited.discard(reply.device)
+        if not awaited:
+            break
+
+
 def _misfit(name: str, text: str, form: LocalExamples) -> str | None:
-    """Return the error if a site's examples do not have the required shapes."""
+    """Return why a site cannot join a run that has begun; None if it can."""
+    enrolment = Enrolment.decode(text.encode())
     try:
-        EnrolledDevices({name: Enrolment.decode(text.encode())}, form)
+        EnrolledDevices({name: enrolment}, form)
     except ValueError as error:
         return readable(str(error))
+    for level in LocalExamples._fields:
+        if level not in enrolment.levels:
+            return (
+                f"it has no {level} examples, but it was counted as a site with both "
+                "when the run began. Start another run with it"
+            )
     return None
 
 

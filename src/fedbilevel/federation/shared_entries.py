@@ -1,12 +1,13 @@
 """The site rule that several examples influence each entry of x."""
 
+from collections.abc import Collection
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, PyTree
 
-from fedbilevel.data.examples import StoredData, StoredExamples
+from fedbilevel.data.examples import StoredData, StoredExamples, seen_by
 from fedbilevel.federation.site_rules import RULES, SiteRules
 from fedbilevel.federation.transport import RefusedError
 from fedbilevel.mathematics.problem import Batch, BilevelProblem, Lower, Upper
@@ -18,7 +19,12 @@ may have no influence by coincidence."""
 
 
 def require_shared_entries(
-    rules: SiteRules, problem: BilevelProblem, x: Upper, y: Lower, data: StoredData
+    rules: SiteRules,
+    problem: BilevelProblem,
+    x: Upper,
+    y: Lower,
+    data: StoredData,
+    levels: Collection[str] = StoredData._fields,
 ) -> None:
     """Raise if too few of the site's examples influence an entry of x.
 
@@ -31,6 +37,7 @@ def require_shared_entries(
         x: start of the upper variable.
         y: start of the lower variable.
         data: data of the site.
+        levels: levels of which the site has examples.
 
     Raises:
         RefusedError: if they are too few; the message names the rule.
@@ -52,20 +59,22 @@ def require_shared_entries(
     """
     if rules.fewest_per_entry == 1:
         return
-    few = dict.fromkeys(data._fields, 0)
-    seen = dict.fromkeys(data._fields, False)
+    # Of rows by site only its own depends on a site, and weights of sites by theirs.
+    x = seen_by(data, x)
+    few = dict.fromkeys(levels, 0)
+    seen = dict.fromkeys(levels, False)
     for number, (start, size) in enumerate(POINTS):
         keys = jax.random.split(jax.random.key(number), 3)
         point = tuple(
             _near(variable, start, size, key)
             for variable, key in zip((x, y, y), keys, strict=True)
         )
-        for level in data._fields:
+        for level in levels:
             examples = getattr(data, level)
             count = _few(problem, level, examples, rules.fewest_per_entry, *point)
             seen[level] |= count is not None
             few[level] = max(few[level], count or 0)
-    for level in data._fields:
+    for level in levels:
         if not seen[level]:
             raise RefusedError(
                 f"the derivatives of the {level} loss with respect to x are not finite "

@@ -35,7 +35,7 @@ from fedbilevel.engines.protocol import (
 )
 from fedbilevel.federation.computation import Computation, EnrolmentMessage
 from fedbilevel.federation.device_state import DeviceStates
-from fedbilevel.federation.enrolment import Enrolment
+from fedbilevel.federation.enrolment import Enrolment, with_placeholders
 from fedbilevel.federation.epsilon_account import EpsilonAccount, SiteEpsilon
 from fedbilevel.federation.exchange_counter import ExchangeCounter
 from fedbilevel.federation.messages import Answer, Task
@@ -52,10 +52,12 @@ from fedbilevel.federation.site_rules import (
     require_timeout,
     require_work,
 )
+from fedbilevel.federation.site_terms import Factors, SiteTerms
 from fedbilevel.federation.sum_record import SumRecord
 from fedbilevel.federation.task_record import TaskRecord
-from fedbilevel.federation.transport import RefusedError
+from fedbilevel.federation.transport import PREPARE, RefusedError
 from fedbilevel.federation.wire_format import encode, pack, unpack
+from fedbilevel.mathematics.batches import for_devices
 from fedbilevel.mathematics.chacha import secret_key
 from fedbilevel.mathematics.keys import HostKey
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
@@ -80,6 +82,12 @@ NOT_SECURE = (
     "= true in [federation]); check who operates the server"
 )
 """The reason why a site of a job with secure sums refuses a plain task."""
+FACTORS_IN_SUMS = (
+    "the task has factors of the losses, by which a server could make the sum show a "
+    "single upload; give every site examples of both losses and the same weight in "
+    "both, or set secure_sums = false in [federation]"
+)
+"""The reason why a site of a job with secure sums refuses a task with factors."""
 
 
 class _Work(NamedTuple):
@@ -111,6 +119,8 @@ class Site:
         y: start of the lower variable.
         directory: directory of device states and of the record of answered tasks, with
             a subdirectory for each run; None to keep them in memory.
+        form: examples with the required shapes and types, for a site that has examples
+            of one loss only; None for other sites.
         rules: rules set by the operator.
         salt: secret bytes from which samples are drawn; random by default. Not used
             with `simulated_draws`.
@@ -152,6 +162,7 @@ class Site:
         y: Lower,
         directory: Path | None = None,
         *,
+        form: LocalExamples | None = None,
         rules: SiteRules = SiteRules(),
         salt: bytes | None = None,
         run: str | None = None,
@@ -177,18 +188,25 @@ class Site:
         if identity is not None:
             self._secure = self._secure_answers(identity, roster, algorithm)
         self._number, self._algorithm = number, algorithm
-        own = InMemoryDevices([examples])
-        self._data = one_device(own.cohort(np.array([0])))
         x, y = canonical(x), canonical(y)
+        # A job chooses these settings. Two answers to the same message with the same
+        # samples but other settings could reveal a single example.
+        self._computation = fingerprint(
+            [number, problem.for_jax, algorithm, examples, x, y]
+        )
+        examples = with_placeholders(examples, form)
+        own = InMemoryDevices([examples])
+        self._terms = SiteTerms(number, self.enrolment, x, algorithm)
+        self._stored = one_device(own.cohort(np.array([0])))
+        self._data = self._terms.add(self._stored, self._terms.usual)
+        self._is_prepared = self._terms.usual is not None
         self._setting = problem, algorithm, examples, x, y
+        check_means(problem.for_jax, x, y, self._data, self.enrolment.levels)
+        problem = for_devices(problem)
         # All checks read the losses as functions of JAX; only the work of a task
         # calls PyTorch directly.
         self._tensors = _tensor_work(problem, algorithm, examples)
         problem = self._problem = problem.for_jax
-        check_means(problem, x, y, self._data)
-        # A job chooses these settings. Two answers to the same message with the same
-        # samples but other settings could reveal a single example.
-        self._computation = fingerprint([number, problem, algorithm, examples, x, y])
         server, private = canonical(algorithm.init(problem, x, y))
         self._server = jax.eval_shape(lambda: server)
         self._states = DeviceStates(private, directory)
@@ -208,6 +226,7 @@ class Site:
     ) -> None:
         """Raise if the rules forbid to participate."""
         rules, algorithm, problem = self._rules, self._algorithm, self._problem
+        levels = self.enrolment.levels
         require_secure(rules, self._secure is not None, algorithm)
         require_noise(rules, algorithm)
         require_separate_losses(algorithm, own)
@@ -217,22 +236,29 @@ class Site:
             for reference in self._references()
         ]
         sizes = [
-            work_sizes(*pair, private, self._data, rules.largest_batch)
+            work_sizes(*pair, private, self._data, rules.largest_batch, levels)
             for pair in pairs
         ]
         require_work(rules, sizes)
-        require_shared_entries(rules, problem, x, y, self._data)
+        require_shared_entries(rules, problem, x, y, self._data, levels)
 
-    def warm_up(self) -> None:
+    def warm_up(self, *, with_factors: bool = False) -> None:
         """Compile every distinct phase, so that no exchange waits for compilation.
 
         Nothing is computed: a phase may take minutes. PyTorch compiles nothing.
+
+        Args:
+            with_factors: whether tasks will have factors. A site with examples of both
+                losses learns it from the server (`PREPARE`), once all have enrolled.
 
         Raises:
             RefusedError: if the site cannot charge a phase to its account of ε.
         """
         if self._tensors is not None:
             return
+        data = self._data
+        if with_factors:
+            data = self._terms.add(self._stored, self._terms.usual or (1.0, 1.0))
         for reference in self._references():
             # Traced now for the charges, too.
             self._charges.of(reference)
@@ -240,7 +266,7 @@ class Site:
                 self._algorithm,
                 self._form_of(reference),
                 self._states.get("", None),
-                self._data,
+                data,
                 self._key_for_warm_up(),
                 problem=self._problem,
                 reference=reference,
@@ -295,6 +321,11 @@ class Site:
         Raises:
             RefusedError: if the task is not valid, or the rules forbid it.
         """
+        if message == PREPARE:
+            if not self._is_prepared:
+                self.warm_up(with_factors=True)
+            self._is_prepared = True
+            return PREPARE
         if is_secure(message):
             if self._secure is None:
                 raise RefusedError(
@@ -339,6 +370,9 @@ class Site:
             raise RefusedError(
                 f"the task is of run {task.run}, but the site answers {self._run} only"
             )
+        if task.factors is not None and self._secure is not None:
+            raise RefusedError(FACTORS_IN_SUMS)
+        factors = self._terms.of_task(task.factors)
         downlink = unpack(task.arrays, self._form_of(task.reference))
         private = self._states.get(task.run, self._last(task))
         # SHA-256 takes twice as long: for 50 MB, a third of the site's overhead.
@@ -351,7 +385,7 @@ class Site:
         charge = self._charges.of(task.reference)
         self._record_of(task.run).admit(task.moment, digest.hexdigest(), charge)
         key = self._key(task, digest.digest())
-        result = self._work(task.reference, downlink, private, key)
+        result = self._work(task.reference, downlink, private, key, factors)
         return _Work(task, digest.hexdigest(), result)
 
     def _finish(self, work: "_Work") -> tuple[Upload, Info]:
@@ -414,15 +448,18 @@ class Site:
         downlink: Downlink,
         private: Private,
         key: Any,
+        factors: Factors | None,
     ) -> DeviceResult:
         """Return upload, state and metrics of the device; `key` is of its library."""
+        add_terms = partial(self._terms.add, factors=factors)
         if self._tensors is not None:
-            return self._tensors.compute(reference, downlink, private, key)
+            return self._tensors.compute(reference, downlink, private, key, add_terms)
         result: DeviceResult = compute_on_device(
             self._algorithm,
             downlink,
             private,
-            self._data,
+            # Factors are arrays in the data: other factors compile nothing.
+            add_terms(self._stored),
             key,
             problem=self._problem,
             reference=reference,

@@ -29,7 +29,8 @@ class SiteRules:
         smallest_batch: minimum size of every batch that the algorithm draws. It does
             not apply to an algorithm whose noise by example the rules demand: the noise
             hides an example in a batch of any size.
-        fewest_examples: minimum number of the site's examples for each loss.
+        fewest_examples: minimum number of the site's examples for each loss of which it
+            has any.
         fewest_per_entry: minimum number of the site's examples that influence an entry
             of x, if any do; an entry that one example influences reveals it.
         most_exchanges: maximum number of exchanges that the site ever answers, in all
@@ -131,7 +132,7 @@ REHEARSAL = SiteRules(
 
 
 def require_examples(rules: SiteRules, enrolment: Enrolment) -> None:
-    """Raise if the site has too few examples.
+    """Raise if the site has too few examples of a level that it has.
 
     Raises:
         RefusedError: if it has; the message names the rule.
@@ -145,7 +146,8 @@ def require_examples(rules: SiteRules, enrolment: Enrolment) -> None:
         operator to lower fewest_examples in local/site_rules.toml
     """
     sizes = {"upper": enrolment.upper_size, "lower": enrolment.lower_size}
-    for level, size in sizes.items():
+    for level in enrolment.levels:
+        size = sizes[level]
         if size < rules.fewest_examples:
             raise RefusedError(
                 f"the site has {count_noun(size, f'{level} example')}, but its rules "

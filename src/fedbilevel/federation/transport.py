@@ -7,6 +7,9 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 ENROL = b""
 """Message that requests an enrolment from a site's worker; no task is empty."""
+PREPARE = b"factors"
+"""Message that requests a site to compile for tasks with factors; no task is so short.
+The answer is the same message."""
 LONGEST = 600
 """Maximum characters of a failure's reason: cause, place and cure."""
 LONGEST_MESSAGE = 16 * LONGEST

@@ -53,14 +53,17 @@ def encode(arrays: Mapping[str, np.ndarray]) -> bytes:
     return message
 
 
-def encode_each(several: Sequence[Mapping[str, np.ndarray]]) -> list[bytes]:
-    """Return messages that differ in their last array only.
+def encode_each(
+    several: Sequence[Mapping[str, np.ndarray]], own: int = 1
+) -> list[bytes]:
+    """Return messages that differ in their last arrays only.
 
     The checksum of all other arrays is computed once.
 
     Args:
         several: arrays by name, with the same names, shapes and types in the same
             order.
+        own: number of the last arrays that may differ.
 
     Example:
         >>> x = np.ones(2)
@@ -81,13 +84,13 @@ def encode_each(several: Sequence[Mapping[str, np.ndarray]]) -> list[bytes]:
         }
         buffers.append(_bytes(array))
     text = json.dumps(header).encode()
-    body = [LENGTH.pack(len(text)), text, *buffers[:-1]]
+    body = [LENGTH.pack(len(text)), text, *buffers[:-own]]
     checksum = 0
     for part in body:
         checksum = zlib.crc32(part, checksum)
     messages = []
     for named in several:
-        last = [_bytes(array) for array in list(named.values())[-1:]]
+        last = [_bytes(array) for array in list(named.values())[-own:]]
         whole = checksum
         for part in last:
             whole = zlib.crc32(part, whole)

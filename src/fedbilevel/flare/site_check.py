@@ -77,6 +77,7 @@ def check_site(kit: Path, file: Path, site: str) -> str:
                 model.x,
                 model.y,
                 directory=Path(directory),
+                form=model.form,
                 rules=rules,
                 salt=salt,
                 run="check",

@@ -50,6 +50,8 @@ class Split(NamedTuple):
         training_rows: rows of `training` on each device.
         validation_rows: rows of `validation` on each device.
         classes: number of classes; labels are 0 … classes − 1.
+        names: names of the devices, such as states or hospitals; None if they have
+            none.
     """
 
     training: LabelledTable
@@ -58,6 +60,7 @@ class Split(NamedTuple):
     training_rows: Sequence[Int[np.ndarray, "_"]]
     validation_rows: Sequence[Int[np.ndarray, "_"]]
     classes: int
+    names: Sequence[str] | None = None
 
 
 class SplitData(NamedTuple):
@@ -67,14 +70,16 @@ class SplitData(NamedTuple):
         split: tables, and the rows of each device.
         wrong: mask of the wrong training labels; None if no labels were corrupted.
         weights: weights of the devices; None if they are equal.
-        names: names of the devices, such as states or hospitals; None if they have
-            none.
     """
 
     split: Split
     wrong: Bool[np.ndarray, "examples"] | None
     weights: Sequence[int] | None = None
-    names: Sequence[str] | None = None
+
+    @property
+    def names(self) -> Sequence[str] | None:
+        """The names of the devices; None if they have none."""
+        return self.split.names
 
 
 def tables(split: Split) -> tuple[LabelledRows, LabelledRows, LabelledRows]:
@@ -119,7 +124,7 @@ def tables(split: Split) -> tuple[LabelledRows, LabelledRows, LabelledRows]:
 def build_devices(
     split: Split, *, training: Batch, validation: Batch
 ) -> InMemoryDevices:
-    """Return devices with their rows of two trees of arrays.
+    """Return devices with their names and their rows of two trees of arrays.
 
     Args:
         split: rows of each device.
@@ -136,15 +141,16 @@ def build_devices(
         array([3, 1], dtype=int32)
     """
     pairs = zip(split.validation_rows, split.training_rows, strict=True)
-    return InMemoryDevices(
-        [
-            LocalExamples(
-                upper=take(validation, np.asarray(upper)),
-                lower=take(training, np.asarray(lower)),
-            )
-            for upper, lower in pairs
-        ]
-    )
+    examples = [
+        LocalExamples(
+            upper=take(validation, np.asarray(upper)),
+            lower=take(training, np.asarray(lower)),
+        )
+        for upper, lower in pairs
+    ]
+    if split.names is None:
+        return InMemoryDevices(examples)
+    return InMemoryDevices(dict(zip(split.names, examples, strict=True)))
 
 
 def _rows_of(name: str, table: LabelledTable, classes: int) -> LabelledRows:

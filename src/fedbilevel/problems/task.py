@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol, runtime_checkable
 
+import numpy as np
+
 from fedbilevel.data.devices import InMemoryDevices, LocalExamples
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 
@@ -78,5 +80,10 @@ class Model(NamedTuple):
     @classmethod
     def of(cls, task: Task) -> "Model":
         """Return the model of a task with local examples."""
-        form = task.devices.local(0)
+        # A device may lack a level.
+        upper, lower = (
+            task.devices.local(int(np.flatnonzero(sizes)[0]))
+            for sizes in (task.devices.upper_sizes, task.devices.lower_sizes)
+        )
+        form = LocalExamples(upper.upper, lower.lower)
         return cls(task.problem, task.x, task.y, task.metrics, form)

@@ -1,5 +1,6 @@
 """The work of one device of a federation whose problem is one of PyTorch."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -56,14 +57,24 @@ class TensorWork:
         downlink: Downlink,
         private: Private,
         key: HostKey,
+        add_terms: Callable[[Any], Any] = lambda data: data,
     ) -> DeviceResult:
-        """Return upload, state and metrics of the device after an exchange."""
+        """Return upload, state and metrics of the device after an exchange.
+
+        Args:
+            reference: phase of the algorithm.
+            downlink: message from the server.
+            private: private state of the device.
+            key: random key of the device in this exchange.
+            add_terms: function that adds the number of the device and the factors of
+                its losses to its data, if they depend on them.
+        """
         host_key: Any = key
         result = run_device(
             reference.of(self._algorithm, self.problem),
             _tensors(downlink),
             _tensors(private),
-            self._devices.cohort(np.array(0)),
+            add_terms(self._devices.cohort(np.array(0))),
             host_key,
             repeat=loop_steps,
         )

@@ -127,9 +127,9 @@ class TensorDevices:
     The tensors stay where they are: on the CPU or another device of PyTorch.
 
     Args:
-        devices: examples of each device, by name or in the order of their numbers.
-            Each level is a tree of tensors or of NumPy
-            arrays, a `Dataset`, or a `DataLoader`, whose batches are read once.
+        devices: examples of each device, by name or in the order of their numbers. Each
+            level is a tree of tensors or of NumPy arrays, a `Dataset`, or a
+            `DataLoader`, whose batches are read once.
 
     Example:
         >>> device = LocalExamples(upper=torch.ones(3, 2), lower=torch.ones(8, 2))

@@ -8,7 +8,7 @@ from jax.tree_util import tree_flatten, tree_map, tree_unflatten
 from jaxtyping import PyTree
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fedbilevel.data.examples import StoredData
+from fedbilevel.data.examples import StoredData, seen_by
 from fedbilevel.engines.program_text import constant_text, plain_text
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 from fedbilevel.torch.conversion import to_tensors
@@ -41,7 +41,7 @@ def graph_texts(
         >>> len(texts[0]), texts[0] == texts[1]
         (7, False)
     """
-    x, y = to_tensors(x), to_tensors(y)
+    x, y = to_tensors(seen_by(data, x)), to_tensors(y)
     upper, lower = to_tensors(data.upper.arrays), to_tensors(data.lower.arrays)
     calls: dict[str, tuple[Any, ...]] = {
         "upper_loss": (x, y, upper),

@@ -16,6 +16,14 @@ CLIPPED = "Remove one of them; a clip also limits each update."
 ADD = "Add it."
 NOISES = "device_noise", "server_noise"
 """The places of noise by device."""
+LEVELS = "levels", "different weights of the devices in the two losses"
+"""The place and name of factors of the devices' losses (`LevelWeights.factors`)."""
+ONE_LEVEL = "one_level", "devices that contribute to one of the two losses only"
+"""The place and name of devices without examples or weight in a loss."""
+EVEN = (
+    "Give every device examples of both losses, and the same weight in both (omit "
+    "Weights)."
+)
 
 
 class Rule(NamedTuple):
@@ -112,7 +120,27 @@ RULES = (
         "the unit of its integers follows from the bound of an update",
         ADD,
     ),
+    Rule(
+        ("secure_sums",),
+        ("levels",),
+        "a server that chooses a factor for each site could make a sum show one update",
+        EVEN,
+    ),
     Rule(("secure_sums",), ("fixed_point",), "secure sums are sums of integers", ADD),
+    Rule(
+        ("mean", "distance_limit"),
+        ("one_level",),
+        "the only devices with examples of a loss differ from all others, as faulty "
+        "ones do, and would be left out",
+        "Remove it; a norm limit and a clip may stay.",
+    ),
+    Rule(
+        ("example_noise",),
+        ("levels",),
+        "they multiply the losses of each device by factors, for which ε is not "
+        "computed",
+        EVEN,
+    ),
 )
 """All rules, in the order in which they are checked."""
 

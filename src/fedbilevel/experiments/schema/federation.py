@@ -18,7 +18,8 @@ class FederationSettings:
     """Settings of `fedbilevel federate`; `fedbilevel run` ignores them.
 
     Attributes:
-        sites: names of the sites; None for site-1, site-2, …, one for each device.
+        sites: names of the sites; None for the names of the devices if NVIDIA FLARE
+            accepts them, otherwise for site-1, site-2, …, one for each device.
         kit: directory of the administrator's NVIDIA FLARE startup kit; None for a
             rehearsal with server and site processes on this machine.
         timeout: seconds that an exchange waits for replies.
