@@ -34,8 +34,7 @@ class Weights(NamedTuple):
 Weighting: TypeAlias = DeviceWeights | Weights
 """Weights of the devices, for both losses or for each; None for equal weights."""
 LARGEST_FACTOR = 10**6
-"""The largest factor of a loss that a site accepts. With samples of devices, factors are
-up to the number of devices."""
+"""The largest factor of a loss that a site accepts."""
 
 
 class LevelWeights(NamedTuple):
