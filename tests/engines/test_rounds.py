@@ -174,7 +174,7 @@ def test_uniform_sample_is_uniform_and_differs_between_rounds_and_seeds():
         ({"rounds": 0}, "rounds is 0"),
         ({"weights": [1.0]}, "one weight for each device"),
         ({"weights": [1.0, np.nan, 1.0, 1.0]}, "weights\\[1\\] is nan"),
-        ({"weights": np.zeros(4)}, "selected for round 0 have weight 0"),
+        ({"weights": np.zeros(4)}, "All devices with upper examples have weight 0"),
         ({"participation": UniformSample(5)}, "there are 4 devices"),
         ({"participation": lambda *_: np.array([1, 1])}, "a device twice"),
         ({"participation": lambda *_: [-1, 2]}, "returned device -1"),

@@ -80,7 +80,7 @@ def example_scores(canary: float, noise: float, seeds: int) -> np.ndarray:
     """Return how far y has moved in many runs with noise by example, in clips."""
     # Others are zero, so that random numbers of examples do not hide the canary.
     values = np.array([*[0.0] * 8, canary])
-    # The upper loss is 0. Its examples are others, since each has noise of its own.
+    # The upper loss is 0, but no example may be one of both losses.
     held = LocalExamples(np.full(EXAMPLES, 7.0), values)
     algorithm = with_transforms(
         FedBiO(1.0, batch_size=EXAMPLES), ExampleNoise(1.0, noise)

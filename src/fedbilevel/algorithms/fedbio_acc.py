@@ -130,7 +130,7 @@ class FedBiOAcc:
 
     @property
     def conflicts(self) -> Mapping[Conflict, str]:
-        """With `private_lower`, devices need lower examples of their own."""
+        """With `private_lower`, every device needs lower examples."""
         reason = LOCAL_HYPERGRADIENT.format(name="FedBiOAcc with private_lower")
         return {Conflict.UPPER_ONLY: reason} if self.private_lower else {}
 

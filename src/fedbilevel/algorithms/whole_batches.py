@@ -69,7 +69,7 @@ def with_whole_batches(algorithm: FederatedAlgorithm) -> WithWholeBatches:
         >>> rows = LocalExamples(upper=np.array([0.0, 2.0]), lower=np.ones(3))
         >>> algorithm = with_whole_batches(FedBiO(0.1))
         >>> *_, last = run(
-        ...     problem, algorithm, InMemoryDevices([rows]), 3.0, 0.0, rounds=200
+        ...     problem, algorithm, InMemoryDevices([rows]), 3.0, 0.0, rounds=400
         ... )
         >>> round(float(last.x), 3)  # Φ(x) = mean((x − 0)², (x − 2)²)
         1.0

@@ -369,10 +369,13 @@ def _concatenate(level: str, optional: Sequence[Batch]) -> _Stored:
         raise ValueError(
             f"No device has {level} examples. Give {level} examples to at least one."
         )
-    # An example that a loss accepts, which zeros might not be.
-    first = next(batch for batch in optional if batch is not None)
-    placeholder = jax.tree.map(lambda leaf: np.asarray(leaf)[:1], first)
-    batches = [placeholder if batch is None else batch for batch in optional]
+    batches = list(optional)
+    if not held.all():
+        # An example that a loss accepts, which zeros might not be.
+        first = next(batch for batch in optional if batch is not None)
+        _count(level, int(np.flatnonzero(held)[0]), first)
+        placeholder = jax.tree.map(lambda leaf: np.asarray(leaf)[:1], first)
+        batches = [placeholder if batch is None else batch for batch in optional]
     counts = [_count(level, k, batch) for k, batch in enumerate(batches)]
     _require_alike(level, range(len(batches)), batches)
     _require_in_range(level, range(len(batches)), batches)

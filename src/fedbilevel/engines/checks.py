@@ -223,7 +223,7 @@ def check_rounds(rounds: int) -> None:
 def require_comparable(phases: tuple[Phase, ...], devices: Devices) -> None:
     """Raise ValueError if updates are compared that differ by design.
 
-    Devices that have only one level, or rows of x of their own, send other updates than
+    Devices with only one level, or with separate rows of x, send other updates than
     the rest: a robust mean would discard them.
     """
     if not isinstance(devices, DevicesWithTerms):

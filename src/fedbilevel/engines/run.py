@@ -416,7 +416,6 @@ def prepare_arrays(run: Run) -> Prepared:
     every, opens = algorithm.phases(problem), algorithm.opening(problem)
     check_phases(algorithm, "phases", every)
     check_phases(algorithm, "opening", opens)
-    require_comparable((*opens, *every), devices)
     phases = references(False, every)
     opening = references(True, opens) or phases
     costs = {
@@ -441,6 +440,7 @@ def prepare_arrays(run: Run) -> Prepared:
     )
     state = RunState(server, run.engine.private_states(private, count))
     check_rules([*run.limits.names, *_level_names(devices), *transforms_of(algorithm)])
+    require_comparable((*opens, *every), devices)
     check_sums(algorithm, enrolled, usual)
     spending = spending_of(
         job,

@@ -218,7 +218,8 @@ def site_weights(
             `fedbilevel.torch.bilevel_problem` if `losses` is a function of tensors.
 
     Raises:
-        ValueError: if there is no site, or a trusted site has the server's name.
+        ValueError: if there is no site, a site has the name "server" of the trusted
+            examples, or a label is not one of 0 … classes − 1.
 
     Example:
         >>> from fedbilevel import AutoFedBiO, run
@@ -239,6 +240,11 @@ def site_weights(
         True
     """
     if not isinstance(trusted, Mapping):
+        if SERVER in sites:
+            raise ValueError(
+                f"A site has the name {SERVER!r} of the trusted examples. Rename the "
+                "site, or pass trusted by name."
+            )
         trusted = {SERVER: trusted}
     if not sites:
         raise ValueError("sites is empty. Pass the examples of at least one site.")
@@ -246,6 +252,8 @@ def site_weights(
         raise ValueError(
             "trusted is empty. Pass trusted examples of at least one place."
         )
+    for name, table in (*sites.items(), *trusted.items()):
+        _require_labels(name, table, classes)
     names = [*sites, *(name for name in trusted if name not in sites)]
     devices = InMemoryDevices(
         {
@@ -316,6 +324,23 @@ def linear_label_losses(
     normaliser = xp.log(xp.sum(xp.exp(shifted), axis=1, keepdims=True))
     losses: Float[Array, "examples classes"] = normaliser - shifted
     return losses
+
+
+def _require_labels(name: str, table: LabelledTable, classes: int) -> None:
+    labels = np.asarray(table.labels)
+    if not np.issubdtype(labels.dtype, np.integer) and labels.dtype != bool:
+        raise ValueError(
+            f"Site {name!r}: labels have dtype {labels.dtype}. Number the classes with "
+            "integers from 0."
+        )
+    if not len(labels):
+        raise ValueError(f"Site {name!r} has no examples. Remove it.")
+    for label in (labels.min(), labels.max()):
+        if not 0 <= label < classes:
+            raise ValueError(
+                f"Site {name!r}: a label is {label}, expected 0 to {classes - 1} with "
+                f"classes={classes}. Number the classes from 0, or raise classes."
+            )
 
 
 def _rows(table: LabelledTable | None) -> LabelledRows | None:

@@ -131,7 +131,7 @@ RULES = (
         ("mean", "distance_limit"),
         ("one_level",),
         "the only devices with examples of a loss differ from all others, as faulty "
-        "ones do, and would be left out",
+        "ones do, and would be excluded",
         "Remove it; a norm limit and a clip may stay.",
     ),
     Rule(

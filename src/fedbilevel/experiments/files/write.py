@@ -37,7 +37,7 @@ def text_of(experiment: Experiment) -> str:
 
     Example:
         >>> from fedbilevel import FedBiO
-        >>> text_of(Experiment(FedBiO(0.1), rounds=7)).splitlines()[0]
+        >>> text_of(Experiment(FedBiO(0.1), rounds=7)).splitlines()[1]
         'rounds = 7'
     """
     return tomli_w.dumps(plain(experiment))
