@@ -409,8 +409,20 @@ def test_whole_batches_work_with_other_algorithms(name):
 
 def test_robust_means_refuse_devices_that_differ_by_design():
     algorithm = with_transforms(FedBiO(0.1), TrimmedMean(0.25))
+    inputs = quadratic.problem(), algorithm
     with pytest.raises(ValueError, match="A robust mean discards updates that differ"):
-        next(run(quadratic.problem(), algorithm, levels(), np.zeros(3), Y, rounds=1))
+        next(
+            run(
+                *inputs,
+                InMemoryDevices(held()),
+                np.zeros(3),
+                Y,
+                rounds=1,
+                weights=Weights(upper=[1, 2, 3, 4, 5]),
+            )
+        )
+    with pytest.raises(ValueError, match="excludes devices that contribute to one"):
+        next(run(*inputs, levels(), np.zeros(3), Y, rounds=1))
 
 
 @pytest.mark.slow

@@ -67,11 +67,11 @@ def with_whole_batches(algorithm: FederatedAlgorithm) -> WithWholeBatches:
         ...     lower_loss=lambda x, y, batch: jnp.mean((y - x * batch) ** 2),
         ... )
         >>> rows = LocalExamples(upper=np.array([0.0, 2.0]), lower=np.ones(3))
-        >>> algorithm = with_whole_batches(FedBiO(0.1))
+        >>> algorithm = with_whole_batches(FedBiO(0.3, upper_rate=0.1))
         >>> *_, last = run(
-        ...     problem, algorithm, InMemoryDevices([rows]), 3.0, 0.0, rounds=400
+        ...     problem, algorithm, InMemoryDevices([rows]), 3.0, 0.0, rounds=200
         ... )
-        >>> round(float(last.x), 3)  # Φ(x) = mean((x − 0)², (x − 2)²)
+        >>> round(float(last.x), 2)  # Φ(x) = mean((x − 0)², (x − 2)²)
         1.0
     """
     return WithWholeBatches(algorithm)
