@@ -119,11 +119,12 @@ def with_levels(
     """
     levels = level_weights(devices, weights)
     _check_rows(x, devices.device_count)
-    if np.array_equal(levels.upper, levels.lower) and not parts_by_site(x):
+    is_one_mean = np.array_equal(levels.upper, levels.lower)
+    if is_one_mean and not parts_by_site(x):
         return devices, levels.devices
     shares = levels.devices
     is_sampled = participants is not None and participants < devices.device_count
-    if is_sampled and not np.array_equal(levels.upper, levels.lower):
+    if is_sampled and not is_one_mean:
         # Equal shares stay equal in a sample: both means over it are then unbiased.
         shares = np.where(shares > 0, 1 / np.count_nonzero(shares), 0)
     unit = np.where(shares > 0, shares, 1)
